@@ -1,12 +1,12 @@
 // Ranks are processes here. One is killed at any point: every other one gets peer_lost, within
 // milliseconds. One is stopped: peer_lost or timeout, within the deadline. Nothing stays behind.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <signal.h>
 #include <unistd.h>
 
 #include <cstdlib>
-#include <filesystem>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -21,6 +21,7 @@
 #include "coll/ranks.h"
 #include "support/processes.h"
 #include "support/ranks.h"
+#include "support/shm_files.h"
 
 namespace braid {
 namespace {
@@ -149,11 +150,8 @@ class ProcessFaults {
   int join(size_t rank) { return test::join_rank(ranks_[rank], Deadline::after_ns(30_s)); }
 
   // braid's own segments have no names; libfabric's provider shm names its files by the process.
-  void expect_no_shm_files() {
-    for (const auto& entry : std::filesystem::directory_iterator("/dev/shm"))
-      for (const pid_t pid : ranks_)
-        EXPECT_NE(entry.path().filename().string().rfind(std::to_string(pid) + ":", 0), 0U)
-            << entry.path() << " stayed behind";
+  void expect_no_shm_files() const {
+    EXPECT_THAT(shm_files_.left_by(ranks_), testing::IsEmpty()) << "stayed behind";
   }
 
   int64_t told_ns(int rank) const {
@@ -163,6 +161,7 @@ class ProcessFaults {
 
  private:
   test::ScratchDirectory scratch_;
+  test::ShmFiles shm_files_;
   std::vector<pid_t> ranks_;
 };
 

@@ -48,6 +48,7 @@ class Child {
     return WIFSIGNALED(how) ? fmt::format("by signal {}", WTERMSIG(how))
                             : fmt::format("with code {}", WEXITSTATUS(how));
   }
+  pid_t pid() const { return pid_; }
   void go_on() const { ::kill(pid_, SIGCONT); }
   /// Tells a child that writes where to.
   void aim(const std::string& target) const { send(out_.get(), target); }

@@ -85,6 +85,11 @@ static struct fi_info* ask(const char* provider, const char* address) {
   return found;
 }
 
+/* At every end of the program: provider shm's endpoint is a file that stays in /dev/shm otherwise. */
+static void close_endpoint(void) {
+  if (endpoint != NULL) fi_close(&endpoint->fid);
+}
+
 static void open_endpoint(struct fi_info* info) {
   struct fid_fabric* fabric;
   struct fi_av_attr av_attr = {.type = FI_AV_TABLE};
@@ -94,6 +99,7 @@ static void open_endpoint(struct fi_info* info) {
   must(fi_av_open(domain, &av_attr, &peers, NULL), "fi_av_open");
   must(fi_cq_open(domain, &cq_attr, &queue, NULL), "fi_cq_open");
   must(fi_endpoint(domain, info, &endpoint, NULL), "fi_endpoint");
+  atexit(close_endpoint);
   must(fi_ep_bind(endpoint, &peers->fid, 0), "fi_ep_bind");
   must(fi_ep_bind(endpoint, &queue->fid, FI_TRANSMIT | FI_RECV), "fi_ep_bind");
   must(fi_enable(endpoint), "fi_enable");

@@ -1,5 +1,7 @@
 // Peers that are killed, stopped and cut off: an error within the deadline, nothing that hangs,
 // nothing that lands later, and others are served on.
+#include <gmock/gmock.h>
+
 #include <algorithm>
 #include <csignal>
 #include <random>
@@ -8,6 +10,7 @@
 #include "child.h"
 #include "engine/engine.h"
 #include "engines.h"
+#include "support/shm_files.h"
 #include "sys/net/api.h"
 
 namespace braid::engine::test {
@@ -231,6 +234,78 @@ TEST_P(Processes, AKilledSourceHarmsNobody) {
 
 INSTANTIATE_TEST_SUITE_P(All, Processes, testing::Values(local(), tcp()),
                          [](const auto& instance) { return instance.param.name; });
+
+/// Over provider shm, where a killed process leaves 16 MiB in /dev/shm for each of its endpoints.
+class ProcessesOverShm : public testing::Test {
+ protected:
+  static EngineOptions options(const std::string& name, int64_t lease_ns) {
+    EngineOptions out = Engines({"shm", false, "shm", 1, {}}).options(name);
+    out.lease_ns = lease_ns;
+    return out;
+  }
+  void SetUp() override {
+    if (const auto library = sys::real_fabric(); !library.ok())
+      GTEST_SKIP() << "skipped: " << library.status().message();
+  }
+  /// Kills `child`, which writes into memory of `b` or has `a` write into its own, in the midst of it.
+  void kill(Child& child) {
+    pids_.push_back(child.pid());
+    EXPECT_FALSE(files_.left_by(pids_).empty()) << "nothing to leave";
+    child.end(SIGKILL);
+  }
+  /// What it has left once its peers have had the time to hear of it.
+  std::vector<std::string> left(int64_t seconds) const {
+    const Deadline deadline = in_seconds(seconds);
+    while (!files_.left_by(pids_).empty() && !deadline.passed())
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    return files_.left_by(pids_);
+  }
+
+ private:
+  const braid::test::ShmFiles files_;
+  std::vector<pid_t> pids_;
+};
+
+TEST_F(ProcessesOverShm, AKilledTargetLeavesNothingWhenItIsLost) {
+  Child child(options("child", 2 * kSecond), kMemoryBytes);
+  auto a = Engines::make(options("a", 2 * kSecond));
+  Memory from(*a, kMemoryBytes, 2);
+  auto remote = a->import(child.descriptor);
+  ASSERT_TRUE(is_ok(wait(a->write({from.region, 0}, {*remote, 0}, kMemoryBytes))));
+  kill(child);
+  EXPECT_EQ(wait(a->write({from.region, 0}, {*remote, 0}, kMemoryBytes)).code(), Code::kPeerLost);
+  EXPECT_THAT(left(5), testing::IsEmpty());
+}
+
+TEST_F(ProcessesOverShm, AKilledTargetLeavesNothingWhenItIsDisconnectedOrTheEngineCloses) {
+  for (const bool disconnects : {true, false}) {
+    Child child(options("child", 60 * kSecond), kMemoryBytes);
+    auto a = Engines::make(options("a", 60 * kSecond));
+    Memory from(*a, kMemoryBytes, 2);
+    auto remote = a->import(child.descriptor);
+    ASSERT_TRUE(is_ok(wait(a->write({from.region, 0}, {*remote, 0}, kMemoryBytes))));
+    kill(child);
+    if (disconnects)
+      a->disconnect((*remote)->owner);
+    else
+      a.reset();
+    EXPECT_THAT(left(disconnects ? 5 : 0), testing::IsEmpty());
+  }
+}
+
+TEST_F(ProcessesOverShm, AKilledSourceLeavesNothingWhenItIsLostOrTheEngineCloses) {
+  for (const bool is_lost : {true, false}) {
+    const int64_t lease_ns = is_lost ? 2 * kSecond : 60 * kSecond;
+    Child child(options("child", lease_ns), kMemoryBytes, true);
+    auto b = Engines::make(options("b", lease_ns));
+    Memory to(*b, kMemoryBytes, 3);
+    child.aim(to.descriptor);
+    ASSERT_TRUE(is_ok(wait(b->expect(1, 3))));
+    kill(child);
+    if (!is_lost) b.reset();
+    EXPECT_THAT(left(is_lost ? 10 : 0), testing::IsEmpty());
+  }
+}
 
 /// Passes bytes between clients and a port, until it is told not to.
 class Proxy {

@@ -203,8 +203,4 @@ Result<FabricLibrary*> real_fabric();
 /// A key that a stranger cannot guess: 63 random bits, never 0. (Bit 63 is left to providers.)
 uint64_t random_key();
 
-/// Removes what an endpoint of provider "shm" left behind when its process was killed. Does nothing
-/// while that process lives, or when `name` is no shm endpoint's.
-void remove_dead_shm_file(std::string_view name);
-
 }  // namespace braid::sys

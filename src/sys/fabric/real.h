@@ -6,6 +6,7 @@
 //   real_domain.cc     one interface: fid_fabric, fid_domain, registrations
 //   real_endpoint.cc   one end: fid_av, fid_cq, fid_ep; operations and events
 //   real_neighbours.cc endpoints of shm that must hold each other
+//   shm_files.h        what those that were killed leave
 #pragma once
 
 #include <rdma/fabric.h>
@@ -24,6 +25,7 @@
 #include <string>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "sys/fabric/api.h"
 
@@ -91,6 +93,8 @@ struct LibfabricQuirks {
   bool splits_immediates = false;
   // See Neighbours.
   bool shares_mappings = false;
+  // See shm_files.h.
+  bool leaves_files = false;
   // A failure of an operation of ours names it. One that names none is of what came in, which may be
   // a stranger's: it says nothing of our peers.
   bool names_own_failures = false;
@@ -168,7 +172,8 @@ struct EndHandle {
   fid_ep* endpoint = nullptr;
   std::string listens_at;  // where connections may be half open when it ends; empty: nowhere
   bool follows_unread_arrivals = false;
-  uint64_t num_peers = 0;  // that it may speak with
+  uint64_t num_peers = 0;                     // that it may speak with
+  std::vector<std::string> peers_with_files;  // see shm_files.h: those that die leave one
 
   EndHandle() = default;
   EndHandle(const EndHandle&) = delete;
@@ -177,6 +182,7 @@ struct EndHandle {
 
  private:
   void read_what_is_left();
+  void close();
 };
 
 /// On shm, endpoints of one process use each other's mappings, which go when their owner closes: the
@@ -257,6 +263,7 @@ class RealEndpoint final : public FabricEndpoint {
   };
   Status open_queues(const EndpointRequest& request);
   Status open_end();
+  Status make_end();
   Status read_name();
   Result<bool> submit(Operation operation);
   Result<bool> post(Operation& operation, bool has_more);

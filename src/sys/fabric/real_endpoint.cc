@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "sys/fabric/real.h"
+#include "sys/fabric/shm_files.h"
 
 namespace braid::sys {
 
@@ -32,10 +33,31 @@ Status RealEndpoint::open_queues(const EndpointRequest& request) {
   return {};
 }
 
+// On shm an endpoint is a file, called by this process's number and a count, and a file of that name may
+// be there: of a process that had the number before and was killed, or of one that has it in another pid
+// namespace. libfabric would refuse, and remove the other's file, whose ever it is (its smr_retry_map();
+// one that is empty ends the process with SIGBUS). So one that nobody uses is removed before, and where it
+// is used, the next name is taken.
+Status RealEndpoint::make_end() {
+  const auto failed = [this](const char* call, long rc) { return domain_.failed(call, rc); };
+  constexpr int kMostNames = 256;
+  for (int i = 0; i < kMostNames; ++i) {
+    if (handle_->endpoint != nullptr) fi_close(&std::exchange(handle_->endpoint, nullptr)->fid);
+    BRAID_FI(fi_endpoint(handle_->domain->domain, domain_.info(), &handle_->endpoint, nullptr),
+             "fi_endpoint");
+    if (!domain_.quirks().leaves_files) return {};
+    BRAID_RETURN_IF_ERROR(read_name());
+    if (remove_unused_shm_file(name_)) return {};
+  }
+  return exhausted(
+      "libfabric {}: {} files as {} are in use in /dev/shm, by processes that have this one's "
+      "number in other pid namespaces",
+      domain_.description(), kMostNames, name_);
+}
+
 Status RealEndpoint::open_end() {
   const auto failed = [this](const char* call, long rc) { return domain_.failed(call, rc); };
-  BRAID_FI(fi_endpoint(handle_->domain->domain, domain_.info(), &handle_->endpoint, nullptr),
-           "fi_endpoint");
+  BRAID_RETURN_IF_ERROR(make_end());
   BRAID_FI(fi_ep_bind(handle_->endpoint, &handle_->av->fid, 0), "fi_ep_bind(av)");
   // What goes out is told of where it is asked for (FI_COMPLETION), what comes in always.
   BRAID_FI(fi_ep_bind(handle_->endpoint, &handle_->cq->fid, FI_TRANSMIT | FI_SELECTIVE_COMPLETION),
@@ -64,6 +86,7 @@ Result<uint64_t> RealEndpoint::add_peer(std::string_view name) {
   const int rc = fi_av_insert(handle_->av, copy.c_str(), 1, &peer, 0, nullptr);
   if (rc != 1) return domain_.failed("fi_av_insert", rc < 0 ? rc : -FI_EINVAL);
   ++handle_->num_peers;
+  if (domain_.quirks().leaves_files) handle_->peers_with_files.push_back(copy);
   if (neighbours_ != nullptr) Neighbours::hold_each_other(*neighbours_, handle_, copy);
   return static_cast<uint64_t>(peer);
 }
@@ -301,8 +324,14 @@ void EndHandle::read_what_is_left() {
   }
 }
 
-// The endpoint first, so that nothing can land while the rest goes.
+// With the table of addresses goes our own mapping of the peers' files.
 EndHandle::~EndHandle() {
+  close();
+  remove_dead_shm_files(peers_with_files);
+}
+
+// The endpoint first, so that nothing can land while the rest goes.
+void EndHandle::close() {
   if (follows_unread_arrivals && endpoint != nullptr) read_what_is_left();
   const KeptSignals keep;
   std::optional<HalfOpen> half_open;

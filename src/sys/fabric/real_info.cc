@@ -122,6 +122,7 @@ LibfabricQuirks libfabric_quirks(const fi_info& info) {
   LibfabricQuirks quirks;
   quirks.confirms_empty_writes = provider != "shm";
   quirks.shares_mappings = provider == "shm";
+  quirks.leaves_files = provider == "shm";
   quirks.forgets_half_open = provider == "net" || provider == "tcp" || provider == "tcp;ofi_rxm";
   quirks.follows_unread_arrivals = provider == "verbs;ofi_rxm";
   quirks.splits_immediates = provider == "tcp;ofi_rxm";

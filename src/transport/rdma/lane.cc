@@ -96,7 +96,6 @@ Door RdmaLane::door_for(int peer) const {
 Status RdmaLane::meet(int peer, const std::string& endpoint_name, const Door& door) {
   Peer& p = at_peer(peer);
   BRAID_ASSIGN_OR_RETURN(p.fabric_peer, endpoint_->add_peer(endpoint_name));
-  p.endpoint_name = endpoint_name;
   p.control = door.control;
   p.nonce = door.nonce;
   p.out.point_at(door.ring, door.nonce);
@@ -195,9 +194,6 @@ RdmaLane::~RdmaLane() {
   linger();
   endpoint_.reset();
   domain_.reset();
-  if (provider_ != "shm") return;
-  for (const auto& p : peers_)
-    if (p) sys::remove_dead_shm_file(p->endpoint_name);
 }
 
 }  // namespace braid::transport::rdma

@@ -129,7 +129,6 @@ class RdmaLane final : public Lane {
     uint64_t fabric_peer = 0;
     RemoteRing control;  // the peer's block that we write
     uint64_t nonce = 0;  // with which we seal what we write
-    std::string endpoint_name;
     State state = State::kUp;
     Status why;
     bool was_heard = false;

@@ -89,7 +89,6 @@ Mirrors::Door Mirrors::door_for(int peer) const {
 
 Status Mirrors::meet(int peer, const std::string& endpoint_name, const Door& door) {
   BRAID_ASSIGN_OR_RETURN(at_peer(peer).fabric_peer, endpoint_->add_peer(endpoint_name));
-  at_peer(peer).endpoint_name = endpoint_name;
   at_peer(peer).door = door;
   return {};
 }
@@ -251,8 +250,6 @@ Mirrors::~Mirrors() {
   linger();
   endpoint_.reset();
   domain_.reset();
-  if (options_.provider != "shm") return;
-  for (const Peer& peer : peers_) sys::remove_dead_shm_file(peer.endpoint_name);
 }
 
 }  // namespace braid::transport::rdma

@@ -125,7 +125,6 @@ class Mirrors {
   struct Peer {
     const sys::FabricRegion* region = nullptr;  // our mirror of its segment, which it writes
     uint64_t fabric_peer = 0;
-    std::string endpoint_name;
     uint64_t nonce = 0;                      // with which it seals
     Door door;                               // to its mirror of ours
     Sent sent[2][pcie::kMostLanes];          // [everyone][lane]

@@ -275,7 +275,7 @@ uint64_t num_entries(const std::string& folder, const std::string& prefix = {}) 
 /// What the kernel holds for this process: descriptors, threads, files of shared memory.
 std::vector<uint64_t> kernel_objects() {
   return {num_entries("/proc/self/fd"), num_entries("/proc/self/task"),
-          num_entries("/dev/shm", std::to_string(getpid()))};
+          num_entries("/dev/shm", std::to_string(getpid()) + ":")};
 }
 
 uint64_t resident_bytes() {
@@ -301,7 +301,8 @@ TEST_P(ClosingFabric, LeavesNothingBehindAThousandTimes) {
   const uint64_t bytes_before = resident_bytes();
   open_and_close(kIsSanitized ? 200 : 1000);
   EXPECT_EQ(kernel_objects(), before) << "descriptors, threads, files in /dev/shm";
-  EXPECT_LT(resident_bytes(), bytes_before + (64 << 20));
+  // The address sanitizer keeps up to 256 MiB of what was freed, as much as other tests have left room for.
+  EXPECT_LT(resident_bytes(), bytes_before + ((kIsSanitized ? 320 : 64) << 20));
 }
 
 // Whoever reaches the port can connect and say nothing, and a peer that is stopped while it connects

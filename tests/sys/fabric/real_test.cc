@@ -1,11 +1,7 @@
 // The real libfabric over the providers that every machine has, both ends in one thread.
 #include <gtest/gtest.h>
-#include <signal.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <cstring>
-#include <fstream>
 #include <set>
 
 #include "base/clock.h"
@@ -159,35 +155,6 @@ TEST(FabricKeys, AreRandomNonZeroAnd63Bits) {
     keys.insert(key);
   }
   EXPECT_EQ(keys.size(), 1000u);
-}
-
-TEST(FabricShmFiles, OnlyFilesOfTheDeadAreRemoved) {
-  const auto file = [](const std::string& name) { return "/dev/shm/" + name; };
-  const std::string mine = std::to_string(getpid()) + ":0:9";
-  std::ofstream(file(mine)) << "x";
-  remove_dead_shm_file("fi_shm://" + mine);
-  EXPECT_EQ(access(file(mine).c_str(), F_OK), 0) << "its process lives";
-  unlink(file(mine).c_str());
-
-  const pid_t dead = fork();
-  if (dead == 0) _exit(0);
-  ASSERT_EQ(::kill(dead, 0), 0);
-  const std::string theirs = std::to_string(dead) + ":0:9";
-  std::ofstream(file(theirs)) << "x";
-  siginfo_t ended;
-  while (waitid(P_PID, static_cast<id_t>(dead), &ended, WEXITED | WNOWAIT) != 0) continue;
-  remove_dead_shm_file(theirs);
-  remove_dead_shm_file("fi_shm://" + theirs + "/../x");
-  EXPECT_EQ(access(file(theirs).c_str(), F_OK), 0) << "not the name of an endpoint";
-  // Dead, and its parent has not asked for it: it once counted as alive, and its file stayed.
-  remove_dead_shm_file("fi_shm://" + theirs + std::string(1, '\0'));
-  EXPECT_NE(access(file(theirs).c_str(), F_OK), 0);
-
-  std::ofstream(file(theirs)) << "x";
-  int status = 0;
-  while (waitpid(dead, &status, 0) != dead) continue;
-  remove_dead_shm_file("fi_shm://" + theirs);
-  EXPECT_NE(access(file(theirs).c_str(), F_OK), 0);
 }
 
 }  // namespace

@@ -1,10 +1,12 @@
 // Mirrors between processes, of which one is killed.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sched.h>
 #include <signal.h>
 
 #include "base/sanitizer.h"
 #include "support/processes.h"
+#include "support/shm_files.h"
 #include "transport/rdma/mirror_ends.h"
 
 namespace braid::transport::rdma {
@@ -53,15 +55,13 @@ TEST(MirrorProcesses, AKilledPeerEndsTheWaits) {
     GTEST_SKIP() << "skipped: " << sys::real_fabric().status().message();
   for (const char* provider : {"tcp", "shm"}) {
     const test::ScratchDirectory scratch;
+    const test::ShmFiles shm_files;
     pid_t pids[2];
     for (int r = 0; r < 2; ++r)
       pids[r] = test::spawn_rank("*MirrorChild*", provider, scratch.path(), r);
     EXPECT_EQ(test::join_rank(pids[1], Deadline::after_ns(30_s)), 128 + SIGKILL) << provider;
     EXPECT_EQ(test::join_rank(pids[0], Deadline::after_ns(30_s)), 0) << provider;
-    for (const auto& entry : std::filesystem::directory_iterator("/dev/shm"))
-      for (const pid_t pid : pids)
-        EXPECT_FALSE(entry.path().filename().string().starts_with(std::to_string(pid) + ":"))
-            << entry.path();
+    EXPECT_THAT(shm_files.left_by(pids), testing::IsEmpty()) << "stayed behind";
   }
 }
 

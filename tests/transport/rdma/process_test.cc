@@ -1,11 +1,13 @@
 // What threads cannot show: a rank that is killed or stopped, a link that goes down and comes back,
 // what is left behind.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sched.h>
 #include <signal.h>
 
 #include "base/sanitizer.h"
 #include "support/processes.h"
+#include "support/shm_files.h"
 #include "transport/rdma/rdma_ranks.h"
 
 namespace braid::transport::rdma {
@@ -195,14 +197,11 @@ class RdmaProcesses : public testing::Test {
   int join(int rank, int64_t timeout_ns = 60_s) {
     return test::join_rank(pids_[rank], Deadline::after_ns(timeout_ns));
   }
-  // Provider shm names its files "<pid>" or "<pid>:...".
-  void expect_no_shm_files() {
-    for (const auto& entry : std::filesystem::directory_iterator("/dev/shm"))
-      for (const pid_t pid : pids_)
-        EXPECT_FALSE(entry.path().filename().string().starts_with(std::to_string(pid) + ":"))
-            << entry.path();
+  void expect_no_shm_files() const {
+    EXPECT_THAT(shm_files_.left_by(pids_), testing::IsEmpty()) << "stayed behind";
   }
   test::ScratchDirectory scratch_;
+  test::ShmFiles shm_files_;
   std::vector<pid_t> pids_;
 };
 
