@@ -11,6 +11,7 @@ import numpy as np
 
 from braid import _braid
 from braid.bench.engine import pattern, stream
+from braid.bench.engine.window import Window
 
 _NS = 1_000_000_000
 
@@ -77,6 +78,22 @@ class Peer:
         target_ids = pattern.shuffled(count, pattern.TARGET)
         return {"samples_us": [self._pages(word, source_ids, target_ids)
                                for _ in range(word["repeats"])]}  # fmt: skip
+
+    def several(self, word: dict[str, Any]) -> dict[str, Any]:
+        """A stream of calls of pages, `at_once` of them under way, each of pages that are its own
+        while it is: us for each, the mean of `at_once` that ended, `repeats` times.
+        """
+        at_once = word["at_once"]
+        sources, targets = (
+            np.array_split(pattern.shuffled(at_once * word["count"], seed), at_once)
+            for seed in (pattern.SOURCE, pattern.TARGET)
+        )
+        under_way = Window[Any](at_once, lambda ticket: end(ticket, 60))
+        for number in range(word["repeats"] * at_once):
+            under_way.make_room()
+            place = number % at_once
+            under_way.add(self.begin_pages(word, sources[place], targets[place]))
+        return {"samples_us": under_way.end()}
 
     def _pages(
         self, word: dict[str, Any], source_ids: pattern.Ids, target_ids: pattern.Ids

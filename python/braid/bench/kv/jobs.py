@@ -9,7 +9,7 @@ from pathlib import Path
 from braid.bench.engine import contestants as engine
 from braid.bench.engine.contestants import Case, Contestant
 from braid.bench.engine.jobs import Opened, case_of, race
-from braid.bench.kv.contestants import Requests, whole_layers
+from braid.bench.kv.contestants import Requests, Servers, Warm, whole_layers
 from braid.probe.effort import Effort
 from braid.probe.job import Job, Tick
 from braid.record.probe import Series, gbps_of, times_of
@@ -28,22 +28,19 @@ class Field(Opened):
         if way != self.way:
             self.close()
             self.way = way
-            self.open("push", lambda: Requests(way, self.nbytes, is_push=True))
-            self.open("pull", lambda: Requests(way, self.nbytes, is_push=False))
-            self.open("the engine alone", lambda: _named(engine.engine(way, self.nbytes)))
+            servers = Servers(way, self.nbytes)
+            self.open("push", lambda: Requests(servers, is_push=True))
+            self.open("pull", lambda: Requests(servers, is_push=False))
+            alone = "the engine alone"
+            self.open(alone, lambda: Warm(engine.engine(way, self.nbytes), alone))
             if (python := self.nixl_python) is not None:
                 transports = "tcp,sm" if way == "local" else "tcp"
-                self.open("NIXL", lambda: engine.nixl(python, transports, self.nbytes))
+                self.open("NIXL", lambda: Warm(engine.nixl(python, transports, self.nbytes)))
                 self.open(
                     "NIXL, read",
-                    lambda: engine.nixl(python, transports, self.nbytes, is_read=True),
+                    lambda: Warm(engine.nixl(python, transports, self.nbytes, is_read=True)),
                 )
         return self.present
-
-
-def _named(pair: engine.Pair) -> engine.Pair:
-    pair.name = "the engine alone"
-    return pair
 
 
 def jobs(sizes: Sequence[int], ways: Sequence[str], layer_ms: float, found: Field) -> list[Job]:
