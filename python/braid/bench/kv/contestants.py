@@ -9,6 +9,7 @@ from typing import Any
 from braid.bench.engine.contestants import Case, Pair, introduce
 from braid.bench.engine.player import Player
 from braid.bench.kv.peer import LAYERS
+from braid.kv.places import MOST_PAGES
 
 _CALL_S = 90.0
 
@@ -28,6 +29,7 @@ class Servers:
             self.prefill, self.decode, nbytes=nbytes, token=secrets.token_hex(16), nics=nics
         )
         self._case: Case | None = None
+        self._call_pages = MOST_PAGES
         self._number = 0
 
     def close(self) -> None:
@@ -42,6 +44,13 @@ class Servers:
             count = case.count * case.at_once
             self.prefill.ask("case", count=count, page_bytes=case.page_bytes)
             self.decode.ask("case", count=count, page_bytes=case.page_bytes)
+
+    def calls(self, pages: int) -> None:
+        """Of one call at most, on both sides."""
+        if pages != self._call_pages:
+            self._call_pages = pages
+            for player in (self.prefill, self.decode):
+                player.ask("calls", pages=pages)
 
     def name(self) -> str:
         """Of the next request."""
@@ -63,10 +72,14 @@ class Requests:
     at a time.
     """
 
-    def __init__(self, servers: Servers, *, is_push: bool) -> None:
+    def __init__(self, servers: Servers, *, is_push: bool, call_pages: int = MOST_PAGES) -> None:
+        """call_pages: of one call of the engine, at most."""
         self.name = f"braid.kv, {'push' if is_push else 'pull'}"
+        if call_pages != MOST_PAGES:
+            self.name += f", {call_pages} pages a call"
         self._servers = servers
         self._is_push = is_push
+        self._call_pages = call_pages
 
     def close(self) -> None:
         """The processes."""
@@ -78,7 +91,7 @@ class Requests:
         self._servers.take(case)
         prefill.ask("fill", number=number)
         decode.ask("fill", number=None)
-        self._servers.get(case, case.at_once, is_push=self._is_push)
+        self._get(case, case.at_once)
         count = case.count * case.at_once
         found = decode.ask("check", number=number, count=count, page_bytes=case.page_bytes)
         return int(found["wrong_bytes"])
@@ -86,7 +99,7 @@ class Requests:
     def samples_us(self, case: Case, repeats: int) -> list[float]:
         """As Warm."""
         number = (repeats + _untimed(case)) * case.at_once
-        found = self._servers.get(case, number, is_push=self._is_push)
+        found = self._get(case, number)
         return _timed([float(us) for us in found["samples_us"]], case)
 
     def steps_us(self, case: Case, number: int) -> dict[str, list[float]]:
@@ -94,7 +107,7 @@ class Requests:
         many requests, without the first.
         """
         self._servers.prefill.ask("given")
-        there = self._servers.get(case, number + 1, is_push=self._is_push)["times"]
+        there = self._get(case, number + 1)["times"]
         here = self._servers.prefill.ask("given")["times"]
         steps = _PUSHED if self._is_push else _PULLED
         times = [
@@ -106,12 +119,17 @@ class Requests:
             for what, begin, end in steps
         }
 
+    def _get(self, case: Case, number: int) -> dict[str, Any]:
+        self._servers.calls(self._call_pages)
+        return self._servers.get(case, number, is_push=self._is_push)
+
     def behind_compute_us(self, case: Case, layer_ms: float) -> tuple[float, float]:
         """A prefill that computes so long for each layer: us of computing, and until all pages were
         there.
         """
         prefill, decode = self._servers.prefill, self._servers.decode
         self._servers.take(case)
+        self._servers.calls(self._call_pages)
         name = self._servers.name()
         decode.tell("fetch", names=[name], count=case.count, is_push=True)
         computed = prefill.ask("prefill", _CALL_S, name=name, count=case.count, layer_ms=layer_ms)
@@ -134,11 +152,10 @@ _PUSHED = (
 """What happens, from when to when; "there": at the prefiller. One clock has all of a host."""
 _PULLED = (
     ("1. pull: its checks", "called", "queued"),
-    ("2. the letter, and all reads have begun", "queued", "returned"),
-    ("3. a read has ended", "returned", "first page"),
-    ("4. all reads have ended", "first page", "last page"),
-    ("5. the prefiller has held its pages", "last page", "ended"),
-    ("6. who waited goes on", "ended", "waited"),
+    ("2. the letter, and all reads have ended", "queued", "last page"),
+    ("3. the prefiller has held its pages", "last page", "ended"),
+    ("4. who waited goes on", "ended", "waited"),
+    ("pull, until it returns", "called", "returned"),
     ("all", "called", "waited"),
 )
 

@@ -8,6 +8,7 @@ that size and as many calls under way in the same run; and what one request's ti
 import argparse
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from braid.bench.engine.contestants import Case, Contestant, Pair
 from braid.bench.engine.jobs import race
 from braid.bench.kv.contestants import Requests, Servers, Warm
 from braid.bench.kv.jobs import ratios_of
+from braid.kv.places import MOST_PAGES
 from braid.probe.effort import Effort
 from braid.probe.job import Job, Tick
 from braid.probe.publish import Output, Run, measure
@@ -64,6 +66,8 @@ class Field:
     device: str
     layers: int
     gap: int
+    call_pages: Sequence[int] = ()
+    """Other numbers of pages in one call of the engine that are measured, too."""
     present: list[Contestant] = field(default_factory=list)
 
     def enter(self) -> list[Contestant]:
@@ -71,7 +75,9 @@ class Field:
         if not self.present:
             also = (str(self.layers), self.device, str(self.gap))
             servers = Servers("local", self.nbytes, module="gpu_peer", also=also)
-            self.present += [Requests(servers, is_push=True), Requests(servers, is_push=False)]
+            for pages in (MOST_PAGES, *self.call_pages):
+                for is_push in (True, False):
+                    self.present.append(Requests(servers, is_push=is_push, call_pages=pages))
             self.present.append(Warm(self._alone(), "the engine alone"))
         return self.present
 
@@ -165,6 +171,8 @@ def main(arguments: list[str] | None = None) -> int:
                         help="of a request, one at a time: a list")  # fmt: skip
     parser.add_argument("--several", default="1024x4,1024x8,4096x4,4096x8",
                         help="of a request, x how many are under way: a list")  # fmt: skip
+    parser.add_argument("--call-pages", default="",
+                        help="also with so many pages in a call of the engine, a list")  # fmt: skip
     parser.add_argument("--layers", type=int, default=_LAYERS)
     parser.add_argument("--seconds", type=float, default=40.0, help="of measuring")
     parser.add_argument("--apart", action="store_true",
@@ -188,14 +196,15 @@ def main(arguments: list[str] | None = None) -> int:
     if not able:
         return 2
     nbytes = max(load.nbytes(asked.layers) for load in able) + beside
-    who = Field(nbytes, asked.device, asked.layers, gap)
+    call_pages = [int(text) for text in asked.call_pages.split(",") if text]
+    who = Field(nbytes, asked.device, asked.layers, gap, call_pages)
     each = [(what, load) for load in able for what in PAGES if load.at_once == 1 or what == TOGETHER]
     jobs = [job_of(what, load, number, who) for number, (what, load) in enumerate(each, start=1)]
     jobs += [steps_of(TOGETHER, load, who) for load in able[:2] if load.at_once == 1]
     output = Output(20, asked.seconds, asked.json, commit=asked.commit)
     settings = {
         "layers": str(asked.layers), "tokens": asked.tokens, "several": asked.several,
-        "apart": str(asked.apart), "left_out": left_out,
+        "call_pages": asked.call_pages, "apart": str(asked.apart), "left_out": left_out,
     }  # fmt: skip
     name = torch.cuda.get_device_name(0) if asked.device == "cuda" else ""
     try:

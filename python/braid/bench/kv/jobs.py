@@ -105,10 +105,10 @@ def ratios_of(series: Sequence[Series]) -> dict[str, float]:
     p50 = {(one.group, one.case): one.times.p50_us for one in series if one.times}
     out = {}
     for (group, name), us in p50.items():
-        for mode in ("push", "pull"):
-            ours = p50.get((group, f"braid.kv, {mode}"))
-            if ours and not name.startswith("braid.kv"):
-                out[f"{group}, {mode} against {name}"] = round(us / ours, 4)
+        for (other, mode), ours in p50.items():
+            ways = mode.removeprefix("braid.kv, ")
+            if other == group and ways != mode and not name.startswith("braid.kv"):
+                out[f"{group}, {ways} against {name}"] = round(us / ours, 4)
         alone = p50.get((group, "computing alone"))
         if name == "until all pages are there" and alone:
             out[f"{group}, exposed"] = round(us / alone - 1, 4)

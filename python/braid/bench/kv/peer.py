@@ -14,6 +14,7 @@ from braid import kv
 from braid.bench.engine import pattern, peer
 from braid.bench.engine.window import Window
 from braid.engine import Peer as Address
+from braid.kv import places
 from braid.kv.cache import LayerMemory
 
 LAYERS = 8
@@ -78,11 +79,17 @@ class Peer(peer.Peer):
         return {}
 
     def given(self, word: dict[str, Any]) -> dict[str, Any]:
-        """When things happened to the requests that begin() began last; forgets them."""
+        """When things happened to the requests that begin() began since the last time."""
         del word
-        times = {name: each.times for name, each in self._handovers.items()}
-        self._handovers.clear()
-        return {"times": times}
+        handovers, self._handovers = self._handovers, {}
+        for handover in handovers.values():
+            handover.wait(_WAIT_S)
+        return {"times": {name: handover.times for name, handover in handovers.items()}}
+
+    def calls(self, word: dict[str, Any]) -> dict[str, Any]:
+        """How many pages go in one call of the engine, at most."""
+        places.MOST_PAGES = word["pages"]
+        return {}
 
     def prefill(self, word: dict[str, Any]) -> dict[str, Any]:
         """A stand-in for computing: so many ms a layer, and a bump behind each. When it ended."""
