@@ -18,6 +18,8 @@ from braid.errors import InvalidArgument
 PageIds = npt.NDArray[np.uint64]
 MOST_PAGES = 1 << 16
 """Of a call: some more find room on the engine's board (src/engine/board.h) beside them."""
+FIRST_PAGES = MOST_PAGES
+"""Of the first of several calls: its pages move while the others are made."""
 
 
 class Place(NamedTuple):
@@ -90,8 +92,9 @@ def moves(
     layers: Sequence[tuple[Place, Place]], page_bytes: int, our_ids: PageIds, their_ids: PageIds
 ) -> Iterator[Move]:
     """The calls that move `page_bytes` of the pages our_ids[i] and their_ids[i] of all layers."""
-    begin, most = 0, max(1, MOST_PAGES // max(1, our_ids.size))
+    begin = 0
     while begin < len(layers):
+        most = max(1, (MOST_PAGES if begin else FIRST_PAGES) // max(1, our_ids.size))
         steps = _steps(layers[begin], layers[begin + 1 : begin + 2], page_bytes)
         count = 1 if steps is None else _count(layers[begin : begin + most], *steps)
         our_step, their_step = steps or (0, 0)

@@ -571,7 +571,8 @@ class Prefiller(Links):
     def _look_at_lease(self, handover: Handover, now: float) -> None:
         if handover.why is not None:
             return self._settle(handover)
-        self._pump(handover)
+        if handover.consumers:
+            self._pump(handover)
         if now > handover.lease_until and handover.why is None:
             self.counters.add("expired")
             words = f"{handover.what}: nobody has renewed its lease of {self._lease} s"

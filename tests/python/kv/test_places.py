@@ -60,6 +60,13 @@ def test_a_call_takes_only_so_many_pages():
     assert max(move.ours.ids.size for move in found) <= MOST_PAGES
 
 
+def test_the_first_call_may_be_shorter(monkeypatch):
+    monkeypatch.setattr("braid.kv.places.FIRST_PAGES", 2 * IDS.size + 1)
+    places = [Place(0, n * 64 * 8, 8) for n in range(7)]
+    found = list(moves(list(zip(places, places, strict=True)), 8, IDS, IDS))
+    assert [move.layers for move in found] == [range(2), range(2, 7)]
+
+
 def memory(*begins, stride=64, pages=10, device=None):
     return [LayerMemory(begin, pages, stride, device) for begin in begins]
 

@@ -9,9 +9,11 @@ from typing import Any
 from braid.bench.engine.contestants import Case, Pair, introduce
 from braid.bench.engine.player import Player
 from braid.bench.kv.peer import LAYERS
-from braid.kv.places import MOST_PAGES
+from braid.kv.places import FIRST_PAGES, MOST_PAGES
 
 _CALL_S = 90.0
+CALL_PAGES = FIRST_PAGES, MOST_PAGES
+"""As braid.kv has it."""
 
 
 class Servers:
@@ -29,7 +31,7 @@ class Servers:
             self.prefill, self.decode, nbytes=nbytes, token=secrets.token_hex(16), nics=nics
         )
         self._case: Case | None = None
-        self._call_pages = MOST_PAGES
+        self._call_pages = CALL_PAGES
         self._number = 0
 
     def close(self) -> None:
@@ -45,8 +47,8 @@ class Servers:
             self.prefill.ask("case", count=count, page_bytes=case.page_bytes)
             self.decode.ask("case", count=count, page_bytes=case.page_bytes)
 
-    def calls(self, pages: int) -> None:
-        """Of one call at most, on both sides."""
+    def calls(self, pages: tuple[int, int]) -> None:
+        """Of the first call at most, and of the others, on both sides."""
         if pages != self._call_pages:
             self._call_pages = pages
             for player in (self.prefill, self.decode):
@@ -72,11 +74,13 @@ class Requests:
     at a time.
     """
 
-    def __init__(self, servers: Servers, *, is_push: bool, call_pages: int = MOST_PAGES) -> None:
-        """call_pages: of one call of the engine, at most."""
+    def __init__(
+        self, servers: Servers, *, is_push: bool, call_pages: tuple[int, int] = CALL_PAGES
+    ) -> None:
+        """call_pages: of a request's first call of the engine, and of each of the others."""
         self.name = f"braid.kv, {'push' if is_push else 'pull'}"
-        if call_pages != MOST_PAGES:
-            self.name += f", {call_pages} pages a call"
+        if call_pages != CALL_PAGES:
+            self.name += ", calls of {} and {} pages".format(*call_pages)
         self._servers = servers
         self._is_push = is_push
         self._call_pages = call_pages

@@ -17,9 +17,8 @@ import torch
 from braid.bench.engine import contestants as engine
 from braid.bench.engine.contestants import Case, Contestant, Pair
 from braid.bench.engine.jobs import race
-from braid.bench.kv.contestants import Requests, Servers, Warm
+from braid.bench.kv.contestants import CALL_PAGES, Requests, Servers, Warm
 from braid.bench.kv.jobs import ratios_of
-from braid.kv.places import MOST_PAGES
 from braid.probe.effort import Effort
 from braid.probe.job import Job, Tick
 from braid.probe.publish import Output, Run, measure
@@ -66,8 +65,8 @@ class Field:
     device: str
     layers: int
     gap: int
-    call_pages: Sequence[int] = ()
-    """Other numbers of pages in one call of the engine that are measured, too."""
+    call_pages: Sequence[tuple[int, int]] = ()
+    """Other numbers of pages in calls of the engine that are measured, too."""
     present: list[Contestant] = field(default_factory=list)
 
     def enter(self) -> list[Contestant]:
@@ -75,7 +74,7 @@ class Field:
         if not self.present:
             also = (str(self.layers), self.device, str(self.gap))
             servers = Servers("local", self.nbytes, module="gpu_peer", also=also)
-            for pages in (MOST_PAGES, *self.call_pages):
+            for pages in (CALL_PAGES, *self.call_pages):
                 for is_push in (True, False):
                     self.present.append(Requests(servers, is_push=is_push, call_pages=pages))
             self.present.append(Warm(self._alone(), "the engine alone"))
@@ -126,7 +125,7 @@ def steps_of(what: str, load: Load, who: Field) -> Job:
     def run(effort: Effort, tick: Tick) -> list[Series]:
         del effort
         found = []
-        for each in who.enter():
+        for each in who.enter()[:2]:
             if isinstance(each, Requests):
                 steps = each.steps_us(case, _STEPS)
                 tick(_STEPS)
@@ -172,7 +171,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--several", default="1024x4,1024x8,4096x4,4096x8",
                         help="of a request, x how many are under way: a list")  # fmt: skip
     parser.add_argument("--call-pages", default="",
-                        help="also with so many pages in a call of the engine, a list")  # fmt: skip
+                        help="also with so many pages in a request's first call of the engine / "
+                             "and in another: a list")  # fmt: skip
     parser.add_argument("--layers", type=int, default=_LAYERS)
     parser.add_argument("--seconds", type=float, default=40.0, help="of measuring")
     parser.add_argument("--apart", action="store_true",
@@ -196,7 +196,8 @@ def main(arguments: list[str] | None = None) -> int:
     if not able:
         return 2
     nbytes = max(load.nbytes(asked.layers) for load in able) + beside
-    call_pages = [int(text) for text in asked.call_pages.split(",") if text]
+    pairs = [text.split("/") for text in asked.call_pages.split(",") if text]
+    call_pages = [(int(first), int(most)) for first, most in pairs]
     who = Field(nbytes, asked.device, asked.layers, gap, call_pages)
     each = [(what, load) for load in able for what in PAGES if load.at_once == 1 or what == TOGETHER]
     jobs = [job_of(what, load, number, who) for number, (what, load) in enumerate(each, start=1)]

@@ -87,8 +87,8 @@ class Peer(peer.Peer):
         return {"times": {name: handover.times for name, handover in handovers.items()}}
 
     def calls(self, word: dict[str, Any]) -> dict[str, Any]:
-        """How many pages go in one call of the engine, at most."""
-        places.MOST_PAGES = word["pages"]
+        """How many pages go in a request's first call of the engine, at most, and in another."""
+        places.FIRST_PAGES, places.MOST_PAGES = word["pages"]
         return {}
 
     def prefill(self, word: dict[str, Any]) -> dict[str, Any]:
