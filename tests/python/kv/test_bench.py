@@ -48,9 +48,11 @@ def test_the_bench_of_one_gpu_tried_without_one(tmp_path, also, words):
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     record = json.loads(path.read_text())
-    groups = {f"33 tokens, keys and values together, 12 pages of 64 KiB{words}",
-              f"33 tokens, keys and values apart, 24 pages of 32 KiB{words}",
-              f"17 tokens, 3 at once, keys and values together, 8 pages of 64 KiB{words}"}  # fmt: skip
+    groups = {
+        f"33 tokens, keys and values together, 12 pages of 64 KiB{words}",
+        f"33 tokens, keys and values apart, 24 pages of 32 KiB{words}",
+        f"17 tokens, 3 at once, keys and values together, 8 pages of 64 KiB{words}",
+    }
     steps = {f"33 tokens, braid.kv, {way}, step by step" for way in ("push", "pull")}
     assert {series["group"] for series in record["series"]} == groups | steps
     assert len([series for series in record["series"] if series["group"] in groups]) == 9

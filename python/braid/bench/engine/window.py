@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable
+from itertools import pairwise
 from time import perf_counter_ns
 from typing import Generic, TypeVar
 
@@ -36,7 +37,7 @@ class Window(Generic[Call]):
         while self._under_way:
             self._end_one()
         marks = self._marks_ns
-        return [(b - a) / 1e3 / self._size for a, b in zip(marks, marks[1:], strict=False)]
+        return [(b - a) / 1e3 / self._size for a, b in pairwise(marks)]
 
     def _end_one(self) -> None:
         self._wait(self._under_way.popleft())

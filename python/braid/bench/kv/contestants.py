@@ -27,9 +27,7 @@ class Servers:
         self.prefill = Player("prefill", [*command, "prefill", *also])
         self.decode = Player("decode", [*command, "decode", *also])
         nics = [] if way == "local" else [[way, "127.0.0.1"]]
-        introduce(
-            self.prefill, self.decode, nbytes=nbytes, token=secrets.token_hex(16), nics=nics
-        )
+        introduce(self.prefill, self.decode, nbytes=nbytes, token=secrets.token_hex(16), nics=nics)
         self._case: Case | None = None
         self._call_pages = CALL_PAGES
         self._number = 0

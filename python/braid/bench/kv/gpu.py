@@ -153,16 +153,14 @@ def loads_of(tokens: str, several: str) -> list[Load]:
 
 
 def room(device: str) -> int:
-    """Bytes that are free for the largest case's pages."""
-    if device == "cuda":
-        free, _ = torch.cuda.mem_get_info()
-    else:
-        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
-    return max(0, free - _BESIDE if device == "cuda" else free) // _COPIES
+    """Bytes that are free for the largest case's pages; half of what the host has."""
+    if device == "cpu":
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2 // _COPIES
+    free = int(torch.cuda.mem_get_info()[0])
+    return max(0, free - _BESIDE) // _COPIES
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """The exit code of the run."""
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--commit", default="")
@@ -179,7 +177,12 @@ def main(arguments: list[str] | None = None) -> int:
                         help="layers as if each were an allocation of its own")  # fmt: skip
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda",
                         help="cpu: a trial without a GPU")  # fmt: skip
-    asked = parser.parse_args(arguments)
+    return parser
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The exit code of the run."""
+    asked = _parser().parse_args(arguments)
     if asked.device == "cuda" and not torch.cuda.is_available():
         print("no GPU here", file=sys.stderr)  # noqa: T201
         return 2
@@ -199,7 +202,9 @@ def main(arguments: list[str] | None = None) -> int:
     pairs = [text.split("/") for text in asked.call_pages.split(",") if text]
     call_pages = [(int(first), int(most)) for first, most in pairs]
     who = Field(nbytes, asked.device, asked.layers, gap, call_pages)
-    each = [(what, load) for load in able for what in PAGES if load.at_once == 1 or what == TOGETHER]
+    each = [
+        (what, load) for load in able for what in PAGES if load.at_once == 1 or what == TOGETHER
+    ]
     jobs = [job_of(what, load, number, who) for number, (what, load) in enumerate(each, start=1)]
     jobs += [steps_of(TOGETHER, load, who) for load in able[:2] if load.at_once == 1]
     output = Output(20, asked.seconds, asked.json, commit=asked.commit)
