@@ -6,6 +6,7 @@ pages of one list, numbered in steps that fit both the distance and the stride.
 """
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from math import gcd
 from typing import Any, NamedTuple
 
@@ -138,6 +139,13 @@ def _side(first: Place, step: int, count: int, ids: PageIds) -> Side:
     if count == 1:
         return Side(first.region, first.offset, first.stride, ids)
     unit = gcd(step, first.stride)
-    begins = np.arange(count, dtype=np.uint64) * np.uint64(step // unit)
-    numbers = begins[:, None] + ids * np.uint64(first.stride // unit)
+    if unit < first.stride:
+        ids = ids * np.uint64(first.stride // unit)
+    numbers = np.add.outer(_begins(count, step // unit), ids)
     return Side(first.region, first.offset, unit, numbers.reshape(-1))
+
+
+@lru_cache(maxsize=256)
+def _begins(count: int, step: int) -> PageIds:
+    """Of layers at equal distances; they are the same for every request."""
+    return np.arange(count, dtype=np.uint64) * np.uint64(step)

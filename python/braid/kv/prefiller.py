@@ -466,6 +466,8 @@ class Prefiller(Links):
         first = self.cache.layout.first_layer
         layers = range(first, first + self.cache.layout.layers_here)
         handover.computed(layers, handover.tokens if tokens is None else tokens)
+        if handover.is_computed():
+            handover.stamp("computed")
 
     def _pump(self, handover: Handover, layers: range | None = None) -> None:
         if handover.why is not None:
