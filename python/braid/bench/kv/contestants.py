@@ -108,13 +108,12 @@ class Requests:
         """From one thing that happens to a request, one at a time, to the next: us of each of so
         many requests, without the first.
         """
-        self._servers.prefill.ask("given")
         there = self._get(case, number + 1)["times"]
-        here = self._servers.prefill.ask("given")["times"]
+        here = self._servers.prefill.ask("given", names=list(there)[1:])["times"]
         steps = _PUSHED if self._is_push else _PULLED
         times = [
-            {**{f"there {event}": when for event, when in here[name].items()}, **there[name]}
-            for name in list(there)[1:]
+            {**{f"there {event}": when for event, when in found.items()}, **there[name]}
+            for name, found in here.items()
         ]
         return {
             what: [max((each[end] - each[begin]) * 1e6, _LEAST_US) for each in times]

@@ -79,12 +79,11 @@ class Peer(peer.Peer):
         return {}
 
     def given(self, word: dict[str, Any]) -> dict[str, Any]:
-        """When things happened to the requests that begin() began since the last time."""
-        del word
-        handovers, self._handovers = self._handovers, {}
-        for handover in handovers.values():
+        """When things happened to requests that begin() began, by their names."""
+        handovers = [self._handovers[name] for name in word["names"]]
+        for handover in handovers:
             handover.wait(_WAIT_S)
-        return {"times": {name: handover.times for name, handover in handovers.items()}}
+        return {"times": {each.request: each.times for each in handovers}}
 
     def calls(self, word: dict[str, Any]) -> dict[str, Any]:
         """How many pages go in a request's first call of the engine, at most, and in another."""
@@ -166,6 +165,7 @@ class Peer(peer.Peer):
         return {"lines": self.engine.health(), "stats": self._side.counters.as_dict()}
 
     def _end_case(self) -> None:
+        self._handovers.clear()
         if self._cache is not None:
             self._side.close()
             self._cache.close()
