@@ -99,7 +99,7 @@ class Ours(Pair):
         """Without the first."""
         answer = self._source.ask(
             case.kind, 90, page_bytes=case.page_bytes, count=case.count, repeats=repeats + 1,
-            calls=_calls(case), imm=None, at_once=case.at_once,
+            calls=_calls(case), imm=None, at_once=case.at_once, layers=case.layers,
         )  # fmt: skip
         return [float(us) for us in answer["samples_us"][1:]]
 

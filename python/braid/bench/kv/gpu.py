@@ -100,7 +100,7 @@ def case_of(load: Load, page_bytes: int, layers: int) -> Case:
     """Keys and values that lie apart are twice as many pages."""
     count = load.pages(layers) * (2 * _HALF // page_bytes)
     kind = "several" if load.at_once > 1 else "pages"
-    return Case(kind, page_bytes, count, load.at_once)
+    return Case(kind, page_bytes, count, load.at_once, layers)
 
 
 def job_of(what: str, load: Load, number: int, who: Field) -> Job:
