@@ -51,8 +51,8 @@ class Consumer:
     """Where they go: its page numbers, from the request's page `first_page` on."""
     first_page: int
     tail_slot: int | None
-    sent: dict[int, int] = field(default_factory=dict)
-    """By layer: how many pages of the request are on their way or there."""
+    sent: list[int]
+    """For each layer here: how many pages of the request are on their way or there."""
     flying: Flying = field(default_factory=Flying)
     is_tail_sent: bool = False
     is_pulling: bool = False
@@ -82,22 +82,23 @@ class Handover(Ending):
         self.why: Error | None = None
         """Why it is given up, as soon as it is."""
         self._cache = cache
-        first = cache.layout.first_layer
-        self._layers = range(first, first + cache.layout.layers_here)
-        self._computed = dict.fromkeys(self._layers, 0)
+        self._computed = [0] * cache.layout.layers_here
+        """For each layer here: how many pages."""
 
     @property
     def total_pages(self) -> int:
         return self._cache.layout.pages_of(self.tokens)
 
     def is_computed(self) -> bool:
-        return all(pages >= self.total_pages for pages in self._computed.values())
+        return min(self._computed) >= self.total_pages
 
     def why_not_pulled(self, pages: PageIds, names: tuple[str, str]) -> str | None:
         """What is wrong about a pull of `pages` by names[1] here, at names[0]; None: nothing. Of a
         page of another request, and of one that is still computed, it would get anything.
         """
-        computed = self.pages[: min(self._computed.values())]
+        computed = self.pages[: min(self._computed)]
+        if np.array_equal(pages, computed[: pages.size]):
+            return None  # as most ask: from the first one on, in order
         rest = pages[~np.isin(pages, computed)]
         if not rest.size:
             return None
@@ -106,13 +107,19 @@ class Handover(Ending):
             return f"{asked}, '{names[0]}' has {named(self.pages)} of it"
         return f"{asked}, of which {named(rest)} are not computed"
 
-    def computed(self, layer: int, tokens: int) -> None:
-        """Of `layer` all before token number `tokens` is in the pages. A page that is not full
+    def computed(self, layers: range, tokens: int) -> None:
+        """Of `layers` all before token number `tokens` is in the pages. A page that is not full
         waits for its last token.
         """
         is_all = tokens >= self.tokens
         pages = self.total_pages if is_all else tokens // self._cache.layout.page_tokens
-        self._computed[layer] = max(self._computed[layer], pages)
+        here = self._here(layers)
+        self._computed[here] = [max(found, pages) for found in self._computed[here]]
+
+    def _here(self, layers: range) -> slice:
+        """Their places among the layers that are here."""
+        first = self._cache.layout.first_layer
+        return slice(layers.start - first, layers.stop - first)
 
     def pump(self, write: "Write", layers: range | None = None) -> None:
         """Begins all writes that can begin."""
@@ -127,40 +134,45 @@ class Handover(Ending):
 
     def _pump_one(self, consumer: Consumer, write: "Write", layers: range | None) -> None:
         for part in consumer.slices:
-            here = [layer for layer in part.layers if layers is None or layer in layers]
-            for (begin, end), alike in groupby(here, partial(self._unsent, consumer)):
-                if end > begin:
-                    self._write_pages(consumer, write, part, list(alike), (begin, end))
+            begin, end = part.layers.start, part.layers.stop
+            if layers is not None:
+                begin, end = max(begin, layers.start), min(end, layers.stop)
+            here = self._here(range(begin, end)) if begin < end else slice(0)
+            both = zip(consumer.sent[here], self._computed[here], strict=True)
+            for (sent, computed), alike in groupby(both):
+                count, ready = len(list(alike)), min(computed, len(self.pages))
+                if ready > sent:
+                    span, several = (sent, ready), range(begin, begin + count)
+                    self._write_pages(consumer, write, part, several, span)
+                begin += count
         if self._may_send_tail(consumer):
             self._write_tail(consumer, write)
             consumer.is_tail_sent = True
-
-    def _unsent(self, consumer: Consumer, layer: int) -> tuple[int, int]:
-        """Pages of a layer, by their numbers in the request, that may go and have not."""
-        begin = consumer.sent.get(layer, consumer.first_page)
-        return begin, min(self._computed[layer], len(self.pages))
 
     def _write_pages(
         self,
         consumer: Consumer,
         write: "Write",
         part: Slice,
-        layers: list[int],
+        layers: range,
         span: tuple[int, int],
     ) -> None:
-        """Of layers that follow each other, in as few calls as there can be."""
+        """Of the pages span[0] to span[1] of the request, in as few calls as there can be."""
         begin, end = span
         here, there = self._cache.layout.first_layer, consumer.link.layout.first_layer
         nbytes = part.heads * self._cache.layout.head_bytes
-        places = [
-            (self._cache.places[layer - here], consumer.link.places[layer - there])
-            for layer in layers
-        ]
+        places = list(
+            zip(
+                self._cache.places[layers.start - here : layers.stop - here],
+                consumer.link.places[layers.start - there : layers.stop - there],
+                strict=True,
+            )
+        )
         theirs = consumer.pages[begin - consumer.first_page : end - consumer.first_page]
         for move in moves(places, nbytes, self.pages[begin:end], theirs):
             self._write_move(consumer, write, part, move)
-            for number in move.layers:
-                consumer.sent[layers[number]] = end
+            moved = self._here(layers[move.layers.start : move.layers.stop])
+            consumer.sent[moved] = [end] * len(move.layers)
             self.stamp("first page")
 
     def _write_move(self, consumer: Consumer, write: "Write", part: Slice, move: Move) -> None:
@@ -211,9 +223,8 @@ class Handover(Ending):
         if consumer.tail_slot is not None and not consumer.is_tail_sent:
             return False
         return all(
-            consumer.sent.get(layer, consumer.first_page) >= self.total_pages
+            min(consumer.sent[self._here(part.layers)]) >= self.total_pages
             for part in consumer.slices
-            for layer in part.layers
         )
 
     def is_read(self) -> bool:
@@ -238,7 +249,7 @@ class Handover(Ending):
     def take_pages(self) -> None:
         """It has none any more, and nothing of it is computed."""
         self.pages = self.pages[:0]
-        self._computed = dict.fromkeys(self._layers, 0)
+        self._computed = [0] * len(self._computed)
 
     def grow(self, pages: PageIds) -> None:
         """More pages at the end: a cache is often given out chunk by chunk."""

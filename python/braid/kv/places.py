@@ -6,6 +6,7 @@ pages of one list, numbered in steps that fit both the distance and the stride.
 """
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from math import gcd
 from typing import Any, NamedTuple
 
@@ -18,6 +19,10 @@ from braid.errors import InvalidArgument
 PageIds = npt.NDArray[np.uint64]
 MOST_PAGES = 1 << 16
 """Of a call: some more find room on the engine's board (src/engine/board.h) beside them."""
+FIRST_PAGES = 1 << 13
+"""Of the first of several calls: its pages move while the others are made. Measured:
+records/kv_gpu_calls.json, decision 43.
+"""
 
 
 class Place(NamedTuple):
@@ -90,8 +95,9 @@ def moves(
     layers: Sequence[tuple[Place, Place]], page_bytes: int, our_ids: PageIds, their_ids: PageIds
 ) -> Iterator[Move]:
     """The calls that move `page_bytes` of the pages our_ids[i] and their_ids[i] of all layers."""
-    begin, most = 0, max(1, MOST_PAGES // max(1, our_ids.size))
+    begin = 0
     while begin < len(layers):
+        most = max(1, (MOST_PAGES if begin else FIRST_PAGES) // max(1, our_ids.size))
         steps = _steps(layers[begin], layers[begin + 1 : begin + 2], page_bytes)
         count = 1 if steps is None else _count(layers[begin : begin + most], *steps)
         our_step, their_step = steps or (0, 0)
@@ -135,6 +141,13 @@ def _side(first: Place, step: int, count: int, ids: PageIds) -> Side:
     if count == 1:
         return Side(first.region, first.offset, first.stride, ids)
     unit = gcd(step, first.stride)
-    begins = np.arange(count, dtype=np.uint64) * np.uint64(step // unit)
-    numbers = begins[:, None] + ids * np.uint64(first.stride // unit)
+    if unit < first.stride:
+        ids = ids * np.uint64(first.stride // unit)
+    numbers = np.add.outer(_begins(count, step // unit), ids)
     return Side(first.region, first.offset, unit, numbers.reshape(-1))
+
+
+@lru_cache(maxsize=256)
+def _begins(count: int, step: int) -> PageIds:
+    """Of layers at equal distances; they are the same for every request."""
+    return np.arange(count, dtype=np.uint64) * np.uint64(step)

@@ -332,6 +332,7 @@ class Prefiller(Links):
             pages,
             first,
             letters.whole(head, "tail_slot") if slot is not None else None,
+            [first] * self.cache.layout.layers_here,
         )
 
     def _slice(self, numbers: object, link: Link) -> Slice:
@@ -354,7 +355,7 @@ class Prefiller(Links):
             return
         pages, none = _pages_of(head, body, "<u8"), np.empty(0, np.uint64)
         link = self._links[sender]
-        consumer = Consumer(link, request, tag, [], none, 0, None, is_pulling=True)
+        consumer = Consumer(link, request, tag, [], none, 0, None, [], is_pulling=True)
         handover.expected = letters.whole(head, "consumers", 65536)
         handover.stamp("wanted")
         handover.consumers[sender] = consumer
@@ -456,16 +457,17 @@ class Prefiller(Links):
                 if handover is None:
                     continue
                 handover.lease_until = time.monotonic() + self._lease
-                for layer in numbered:
-                    handover.computed(layer, part.tokens)
+                handover.computed(numbered, part.tokens)
                 self._pump(handover, numbered)
         self._run_later()
 
     def _mark_computed(self, handover: Handover, tokens: int | None = None) -> None:
         handover.lease_until = time.monotonic() + self._lease
         first = self.cache.layout.first_layer
-        for layer in range(first, first + self.cache.layout.layers_here):
-            handover.computed(layer, handover.tokens if tokens is None else tokens)
+        layers = range(first, first + self.cache.layout.layers_here)
+        handover.computed(layers, handover.tokens if tokens is None else tokens)
+        if handover.is_computed():
+            handover.stamp("computed")
 
     def _pump(self, handover: Handover, layers: range | None = None) -> None:
         if handover.why is not None:
@@ -571,7 +573,8 @@ class Prefiller(Links):
     def _look_at_lease(self, handover: Handover, now: float) -> None:
         if handover.why is not None:
             return self._settle(handover)
-        self._pump(handover)
+        if handover.consumers:
+            self._pump(handover)
         if now > handover.lease_until and handover.why is None:
             self.counters.add("expired")
             words = f"{handover.what}: nobody has renewed its lease of {self._lease} s"

@@ -56,8 +56,15 @@ def test_a_call_takes_only_so_many_pages():
     many = np.arange(MOST_PAGES // 2, dtype=np.uint64)
     places = [Place(0, n * MOST_PAGES * 8, 8) for n in range(5)]
     found = list(moves(list(zip(places, places, strict=True)), 8, many, many))
-    assert [len(move.layers) for move in found] == [2, 2, 1]
+    assert [len(move.layers) for move in found] == [1, 2, 2]
     assert max(move.ours.ids.size for move in found) <= MOST_PAGES
+
+
+def test_the_first_call_may_be_shorter(monkeypatch):
+    monkeypatch.setattr("braid.kv.places.FIRST_PAGES", 2 * IDS.size + 1)
+    places = [Place(0, n * 64 * 8, 8) for n in range(7)]
+    found = list(moves(list(zip(places, places, strict=True)), 8, IDS, IDS))
+    assert [move.layers for move in found] == [range(2), range(2, 7)]
 
 
 def memory(*begins, stride=64, pages=10, device=None):

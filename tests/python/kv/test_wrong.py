@@ -530,12 +530,18 @@ def broken(*_):
     raise TypeError("a broken one")
 
 
+class Broken:
+    """A time that cannot be compared."""
+
+    __lt__ = broken
+
+
 def test_one_broken_request_stops_no_other_ones_lease(caplog):
     with Side(kv.Prefiller, LAYOUT, "p", lease=0.5) as p, Side(kv.Decoder, LAYOUT, "d") as d:
         there = d.role.connect([p.engine.address], LIMIT_S)
         bad = p.role.begin("bad", [1], 8)
         other = p.role.begin("other", [2], 8)
-        bad.is_computed = broken
+        bad.lease_until = Broken()
         with pytest.raises(braid.InternalError, match="request 'bad': TypeError: a broken one"):
             bad.wait(LIMIT_S)
         with pytest.raises(braid.Timeout, match="nobody has renewed its lease"):

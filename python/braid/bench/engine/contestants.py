@@ -19,11 +19,20 @@ _CALL_S = 90.0
 
 @dataclass(frozen=True)
 class Case:
-    """`count` pages of one size: all in one call ("pages"), or one after the other ("write")."""
+    """`count` pages of one size: all in one call ("pages"), one after the other ("write"), or in
+    each of the calls of a stream, of which `at_once` are under way ("several"). The pages of a call
+    are as many of each of `layers` parts of the memory, part by part.
+    """
 
     kind: str
     page_bytes: int
     count: int
+    at_once: int = 1
+    layers: int = 1
+
+    def calls(self) -> int:
+        """That one sample is the time of: it gives the mean of them."""
+        return self.count if self.kind == "write" else self.at_once
 
 
 class Contestant(Protocol):
@@ -77,8 +86,9 @@ class Pair:
         self._target.ask("fill", number=None)
         self._run(case, 1, imm=number)
         found = self._target.ask(
-            "check", number=number, count=case.count, page_bytes=case.page_bytes, imm=number
-        )
+            "check", number=number, count=case.count, page_bytes=case.page_bytes, imm=number,
+            at_once=case.at_once, layers=case.layers,
+        )  # fmt: skip
         return int(found["wrong_bytes"]) + int(found["too_many"])
 
     def samples_us(self, case: Case, repeats: int) -> list[float]:
@@ -90,7 +100,7 @@ class Pair:
         try:
             return self._source.ask(
                 case.kind, _CALL_S, page_bytes=case.page_bytes, count=case.count, repeats=repeats,
-                imm=imm,
+                imm=imm, at_once=case.at_once, layers=case.layers,
             )  # fmt: skip
         finally:
             self._target.ask("rest")

@@ -15,7 +15,7 @@ import ctypes
 import secrets
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter_ns
 from typing import Any
@@ -91,14 +91,15 @@ class Ours(Pair):
     """The two processes, measured as Plain is."""
 
     def check(self, case: Case, number: int) -> int:
-        """Of one call."""
-        return super().check(Case("pages", case.page_bytes, case.count), number)
+        """Of one call; of a stream, of one for each that is under way."""
+        kind = "pages" if case.kind == "flow" else case.kind
+        return super().check(replace(case, kind=kind), number)
 
     def samples_us(self, case: Case, repeats: int) -> list[float]:
         """Without the first."""
         answer = self._source.ask(
             case.kind, 90, page_bytes=case.page_bytes, count=case.count, repeats=repeats + 1,
-            calls=_calls(case), imm=None,
+            calls=_calls(case), imm=None, at_once=case.at_once, layers=case.layers,
         )  # fmt: skip
         return [float(us) for us in answer["samples_us"][1:]]
 

@@ -115,11 +115,11 @@ class GpuPeer(peer.Peer):
 
     def check(self, word: dict[str, Any]) -> dict[str, Any]:
         """As peer.py."""
-        count, imm = word["count"], word["imm"]
-        peer.end(self.engine.expect(imm, count, None, None), 20)
+        imm, (source_ids, target_ids) = word["imm"], peer.all_ids(word)
+        peer.end(self.engine.expect(imm, len(target_ids), None, None), 20)
         wrong = wrong_words(
-            self.words[: count * word["page_bytes"] // 8], word["number"], word["page_bytes"],
-            pattern.shuffled(count, pattern.SOURCE), pattern.shuffled(count, pattern.TARGET),
+            self.words[: len(target_ids) * word["page_bytes"] // 8], word["number"],
+            word["page_bytes"], source_ids, target_ids,
         )  # fmt: skip
         return {"wrong_bytes": 8 * wrong, "too_many": self.engine.count(imm)}
 

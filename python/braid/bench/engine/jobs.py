@@ -140,12 +140,15 @@ def race(
     wrong: Mapping[str, int],
     effort: Effort,
     tick: Tick,
+    sample_us: float = _SAMPLE_US,
 ) -> list[Series]:
-    """Times those who were checked, in turn; each round begins with another one."""
+    """Times those who were checked, in turn, each for about `sample_us`; each round begins with
+    another one.
+    """
     repeats = {}
     for each in present:
-        once_us = each.samples_us(case, 2)[-1] * (case.count if case.kind == "write" else 1)
-        repeats[each.name] = int(min(max(_SAMPLE_US / max(once_us, 1), 1), _MOST_REPEATS))
+        once_us = each.samples_us(case, 2)[-1] * case.calls()
+        repeats[each.name] = int(min(max(sample_us / max(once_us, 1), 1), _MOST_REPEATS))
     times: dict[str, list[float]] = {each.name: [] for each in present}
     rounds = 0
 

@@ -31,6 +31,16 @@ def shuffled(count: int, seed: int, first: int = 0) -> Ids:
     return order + np.uint64(first)
 
 
+def shares(count: int, seed: int, layers: int = 1, at_once: int = 1) -> list[Ids]:
+    """The page numbers of each of `at_once` requests, of `count` pages each: in every layer, one
+    behind the other, each request has its own, in an order that `seed` decides.
+    """
+    each = at_once * count // layers
+    begins = np.arange(layers, dtype=np.uint64) * np.uint64(each)
+    parts = np.array_split(shuffled(each, seed), at_once)
+    return [np.add.outer(begins, part).reshape(-1) for part in parts]
+
+
 def wrong_bytes(
     found: Words, places: Words, number: int, page_bytes: int, source_ids: Ids, target_ids: Ids
 ) -> int:

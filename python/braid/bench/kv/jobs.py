@@ -9,7 +9,7 @@ from pathlib import Path
 from braid.bench.engine import contestants as engine
 from braid.bench.engine.contestants import Case, Contestant
 from braid.bench.engine.jobs import Opened, case_of, race
-from braid.bench.kv.contestants import Requests, whole_layers
+from braid.bench.kv.contestants import Requests, Servers, Warm, whole_layers
 from braid.probe.effort import Effort
 from braid.probe.job import Job, Tick
 from braid.record.probe import Series, gbps_of, times_of
@@ -28,22 +28,19 @@ class Field(Opened):
         if way != self.way:
             self.close()
             self.way = way
-            self.open("push", lambda: Requests(way, self.nbytes, is_push=True))
-            self.open("pull", lambda: Requests(way, self.nbytes, is_push=False))
-            self.open("the engine alone", lambda: _named(engine.engine(way, self.nbytes)))
+            servers = Servers(way, self.nbytes)
+            self.open("push", lambda: Requests(servers, is_push=True))
+            self.open("pull", lambda: Requests(servers, is_push=False))
+            alone = "the engine alone"
+            self.open(alone, lambda: Warm(engine.engine(way, self.nbytes), alone))
             if (python := self.nixl_python) is not None:
                 transports = "tcp,sm" if way == "local" else "tcp"
-                self.open("NIXL", lambda: engine.nixl(python, transports, self.nbytes))
+                self.open("NIXL", lambda: Warm(engine.nixl(python, transports, self.nbytes)))
                 self.open(
                     "NIXL, read",
-                    lambda: engine.nixl(python, transports, self.nbytes, is_read=True),
+                    lambda: Warm(engine.nixl(python, transports, self.nbytes, is_read=True)),
                 )
         return self.present
-
-
-def _named(pair: engine.Pair) -> engine.Pair:
-    pair.name = "the engine alone"
-    return pair
 
 
 def jobs(sizes: Sequence[int], ways: Sequence[str], layer_ms: float, found: Field) -> list[Job]:
@@ -108,10 +105,10 @@ def ratios_of(series: Sequence[Series]) -> dict[str, float]:
     p50 = {(one.group, one.case): one.times.p50_us for one in series if one.times}
     out = {}
     for (group, name), us in p50.items():
-        for mode in ("push", "pull"):
-            ours = p50.get((group, f"braid.kv, {mode}"))
-            if ours and not name.startswith("braid.kv"):
-                out[f"{group}, {mode} against {name}"] = round(us / ours, 4)
+        for (other, mode), ours in p50.items():
+            ways = mode.removeprefix("braid.kv, ")
+            if other == group and ways != mode and not name.startswith("braid.kv"):
+                out[f"{group}, {ways} against {name}"] = round(us / ours, 4)
         alone = p50.get((group, "computing alone"))
         if name == "until all pages are there" and alone:
             out[f"{group}, exposed"] = round(us / alone - 1, 4)

@@ -3,7 +3,8 @@ braid.bench.engine.peer does.
 """
 
 import sys
-from time import monotonic_ns, perf_counter_ns, sleep
+from functools import partial
+from time import monotonic, monotonic_ns, sleep
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,9 @@ import numpy as np
 import braid
 from braid import kv
 from braid.bench.engine import pattern, peer
+from braid.bench.engine.window import Window
 from braid.engine import Peer as Address
+from braid.kv import places
 from braid.kv.cache import LayerMemory
 
 LAYERS = 8
@@ -33,7 +36,7 @@ class Peer(peer.Peer):
         self._cache: kv.PagedCache | None = None
         self._case = (0, 0)
         self._there: Any = None
-        self._number = 0
+        self._handovers: dict[str, kv.Handover] = {}
 
     def open(self, word: dict[str, Any]) -> dict[str, Any]:
         nics: Any = [f"{provider}:{where}" for provider, where in word["nics"]] or "none"
@@ -69,9 +72,22 @@ class Peer(peer.Peer):
 
     def begin(self, word: dict[str, Any]) -> dict[str, Any]:
         """Requests that are computed, by name, so that none is asked for before it is there."""
-        pages = self._ids(word["count"], pattern.SOURCE)
-        for name in word["names"]:
-            self._side.begin(name, pages, len(pages), is_computed=True)
+        shares = self._shares(word, pattern.SOURCE)
+        for number, name in enumerate(word["names"]):
+            pages = shares[number % len(shares)]
+            self._handovers[name] = self._side.begin(name, pages, len(pages), is_computed=True)
+        return {}
+
+    def given(self, word: dict[str, Any]) -> dict[str, Any]:
+        """When things happened to requests that begin() began, by their names."""
+        handovers = [self._handovers[name] for name in word["names"]]
+        for handover in handovers:
+            handover.wait(_WAIT_S)
+        return {"times": {each.request: each.times for each in handovers}}
+
+    def calls(self, word: dict[str, Any]) -> dict[str, Any]:
+        """How many pages go in a request's first call of the engine, at most, and in another."""
+        places.FIRST_PAGES, places.MOST_PAGES = word["pages"]
         return {}
 
     def prefill(self, word: dict[str, Any]) -> dict[str, Any]:
@@ -89,19 +105,29 @@ class Peer(peer.Peer):
         return {"began_ns": began, "computed_ns": monotonic_ns()}
 
     def fetch(self, word: dict[str, Any]) -> dict[str, Any]:
-        """Gets requests one after the other: us for each, and when the last one ended."""
-        pages = self._ids(word["count"], pattern.TARGET)
-        theirs = self._ids(word["count"], pattern.SOURCE)
-        times = []
-        for name in word["names"]:
-            start = perf_counter_ns()
+        """Gets requests, `at_once` of them under way, each into pages that are its own while it is:
+        us for each, the mean of `at_once` that ended. When the last one ended, and when things
+        happened to each, in seconds.
+        """
+        ours, theirs = (self._shares(word, seed) for seed in (pattern.TARGET, pattern.SOURCE))
+        times: dict[str, dict[str, float]] = {}
+        under_way = Window[kv.Load](len(ours), partial(self._end_load, times))
+        for number, name in enumerate(word["names"]):
+            under_way.make_room()
+            called, place = monotonic(), number % len(ours)
             if word["is_push"]:
+                pages = ours[place]
                 load = self._side.want(name, self._there, pages, len(pages))
             else:
-                load = self._side.pull(name, self._there, theirs, pages)
-            load.wait(_WAIT_S)
-            times.append((perf_counter_ns() - start) / 1e3)
-        return {"samples_us": times, "ended_ns": monotonic_ns()}
+                load = self._side.pull(name, self._there, theirs[place], ours[place])
+            times[name] = {"called": called, "returned": monotonic()}
+            under_way.add(load)
+        samples = under_way.end()
+        return {"samples_us": samples, "ended_ns": monotonic_ns(), "times": times}
+
+    def _end_load(self, times: dict[str, dict[str, float]], load: kv.Load) -> None:
+        load.wait(_WAIT_S)
+        times[load.request].update(load.times, waited=monotonic())
 
     def check(self, word: dict[str, Any]) -> dict[str, Any]:
         count, size = word["count"], word["page_bytes"]
@@ -125,6 +151,11 @@ class Peer(peer.Peer):
         each, ids = count // self._layers + self._gap, self._ids(count, seed)
         return np.concatenate([ids + np.uint64(n * each) for n in range(self._layers)])
 
+    def _shares(self, word: dict[str, Any], seed: int) -> list[pattern.Ids]:
+        """A layer's pages for each request that is under way, of `count` pages each."""
+        at_once = word.get("at_once", 1)
+        return np.array_split(self._ids(at_once * word["count"], seed), at_once)
+
     def _ids(self, count: int, seed: int) -> pattern.Ids:
         """Those of each layer, in no order."""
         return pattern.shuffled(count // self._layers, seed)
@@ -134,6 +165,7 @@ class Peer(peer.Peer):
         return {"lines": self.engine.health(), "stats": self._side.counters.as_dict()}
 
     def _end_case(self) -> None:
+        self._handovers.clear()
         if self._cache is not None:
             self._side.close()
             self._cache.close()
