@@ -141,7 +141,7 @@ def test_of_many_that_are_alike_chance_chooses_none(monkeypatch):
 
     def chosen(seed):
         noise = np.random.default_rng(seed)
-        return _chosen(monkeypatch, lambda number, _: 100.0 * noise.normal(1.0, 0.04))[0]
+        return _chosen(monkeypatch, lambda *_: 100.0 * noise.normal(1.0, 0.04))[0]
 
     assert sum(chosen(seed) != 0 for seed in range(100)) <= 20
 
