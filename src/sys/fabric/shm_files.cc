@@ -17,12 +17,9 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "base/units.h"
 #include "sys/fd.h"
 
 namespace braid::sys {
-
-using namespace braid::literals;
 
 namespace {
 
