@@ -124,6 +124,7 @@ class RealRegion final : public FabricRegion {
 /// A fabric and a domain of libfabric; closed with the last who holds it.
 struct DomainHandle {
   std::string description;
+  bool leaves_files = false;  // see shm_files.h
   fid_fabric* fabric = nullptr;
   fid_domain* domain = nullptr;
 
@@ -131,6 +132,7 @@ struct DomainHandle {
   DomainHandle(const DomainHandle&) = delete;
   DomainHandle& operator=(const DomainHandle&) = delete;
   ~DomainHandle();
+  void remove_dead_files(int64_t patience_ns) const;
 };
 
 /// On tcp and net, a connection that was begun at an endpoint and of which nothing was heard yet points
@@ -172,8 +174,7 @@ struct EndHandle {
   fid_ep* endpoint = nullptr;
   std::string listens_at;  // where connections may be half open when it ends; empty: nowhere
   bool follows_unread_arrivals = false;
-  uint64_t num_peers = 0;                     // that it may speak with
-  std::vector<std::string> peers_with_files;  // see shm_files.h: those that die leave one
+  uint64_t num_peers = 0;  // that it may speak with
 
   EndHandle() = default;
   EndHandle(const EndHandle&) = delete;

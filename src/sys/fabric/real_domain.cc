@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "sys/fabric/real.h"
+#include "sys/fabric/shm_files.h"
 
 namespace braid::sys {
 
@@ -56,6 +57,8 @@ Status RealDomain::failed(const char* call, long rc) const {
 
 Status RealDomain::open() {
   handle_->description = description_;
+  handle_->leaves_files = quirks_.leaves_files;
+  handle_->remove_dead_files(0);  // of jobs before, of which nobody was left
   BRAID_FI(symbols_.fabric(info_->fabric_attr, &handle_->fabric, nullptr), "fi_fabric");
   BRAID_FI(fi_domain(handle_->fabric, info_.get(), &handle_->domain, nullptr), "fi_domain");
   return {};
@@ -138,10 +141,18 @@ void RealDomain::unregister(const FabricRegion* region) {
 RealDomain::~RealDomain() { regions_.clear(); }
 
 DomainHandle::~DomainHandle() {
-  const KeptSignals keep;
-  const int rc = domain != nullptr ? fi_close(&domain->fid) : 0;
-  if (rc != 0) log::warn("sys", "libfabric {}: closing the domain answered {}", description, rc);
-  if (fabric != nullptr) fi_close(&fabric->fid);
+  {
+    const KeptSignals keep;
+    const int rc = domain != nullptr ? fi_close(&domain->fid) : 0;
+    if (rc != 0) log::warn("sys", "libfabric {}: closing the domain answered {}", description, rc);
+    if (fabric != nullptr) fi_close(&fabric->fid);
+  }
+  remove_dead_files(
+      100'000'000);  // of peers, too, that were killed before they had met an endpoint
+}
+
+void DomainHandle::remove_dead_files(int64_t patience_ns) const {
+  if (leaves_files) remove_dead_shm_files(patience_ns);
 }
 
 }  // namespace braid::sys

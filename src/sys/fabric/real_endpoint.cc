@@ -86,7 +86,6 @@ Result<uint64_t> RealEndpoint::add_peer(std::string_view name) {
   const int rc = fi_av_insert(handle_->av, copy.c_str(), 1, &peer, 0, nullptr);
   if (rc != 1) return domain_.failed("fi_av_insert", rc < 0 ? rc : -FI_EINVAL);
   ++handle_->num_peers;
-  if (domain_.quirks().leaves_files) handle_->peers_with_files.push_back(copy);
   if (neighbours_ != nullptr) Neighbours::hold_each_other(*neighbours_, handle_, copy);
   return static_cast<uint64_t>(peer);
 }
@@ -324,10 +323,10 @@ void EndHandle::read_what_is_left() {
   }
 }
 
-// With the table of addresses goes our own mapping of the peers' files.
+// What peers left that were killed goes behind the table of addresses, which has their files mapped.
 EndHandle::~EndHandle() {
   close();
-  remove_dead_shm_files(peers_with_files);
+  if (domain != nullptr) domain->remove_dead_files(100'000'000);
 }
 
 // The endpoint first, so that nothing can land while the rest goes.

@@ -10,20 +10,21 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <string>
+#include <vector>
 
 #include "base/clock.h"
-#include "base/units.h"
 #include "sys/fd.h"
 
 namespace braid::sys {
 
-using namespace braid::literals;
-
 namespace {
 
 constexpr std::string_view kShmPrefix = "fi_shm://";
+constexpr std::string_view kDirectory = "/dev/shm";
 
 // "<process>:<user>:<index>"; empty for anything else: the name came from another process and must not
 // lead out of the directory.
@@ -67,16 +68,30 @@ bool is_being_taken_apart(pid_t pid) {
   return fields && (is_zombie ? num_threads > 1 : (flags & kExiting) != 0);
 }
 
+// By their files.
+std::vector<std::string> endpoints_of_this_user() {
+  const std::string user = fmt::format(":{}:", getuid());
+  std::vector<std::string> names;
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(kDirectory, ignored)) {
+    std::string name = fmt::format("{}{}", kShmPrefix, entry.path().filename().string());
+    if (name.find(user) != std::string::npos && !shm_file_of(name).empty())
+      names.push_back(std::move(name));
+  }
+  return names;
+}
+
 }  // namespace
 
 bool remove_unused_shm_file(std::string_view name) {
   const std::string file = shm_file_of(name);
   if (file.empty()) return true;
-  const std::string path = "/dev/shm/" + file;
+  const std::string path = fmt::format("{}/{}", kDirectory, file);
   const Fd fd(open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
   if (fd.get() < 0) return errno == ENOENT;
   struct stat opened{}, named{};
-  if (fstat(fd.get(), &opened) != 0 || !S_ISREG(opened.st_mode) || !is_unused(fd.get()))
+  if (fstat(fd.get(), &opened) != 0 || !S_ISREG(opened.st_mode) || opened.st_uid != geteuid() ||
+      !is_unused(fd.get()))
     return false;
   // Somebody else may have found the same and removed it, and a third one made another by this name.
   if (stat(path.c_str(), &named) != 0) return errno == ENOENT;
@@ -84,9 +99,9 @@ bool remove_unused_shm_file(std::string_view name) {
          unlink(path.c_str()) == 0;  // the lease goes with the descriptor
 }
 
-void remove_dead_shm_files(std::span<const std::string> names) {
-  const Deadline deadline = Deadline::after_ns(100_ms);
-  for (const std::string& name : names) {
+void remove_dead_shm_files(int64_t patience_ns) {
+  const Deadline deadline = Deadline::after_ns(patience_ns);
+  for (const std::string& name : endpoints_of_this_user()) {
     const auto pid = static_cast<pid_t>(std::strtol(shm_file_of(name).c_str(), nullptr, 10));
     bool is_going = true;
     while (is_going) {

@@ -10,8 +10,7 @@
 // Threads: any.
 #pragma once
 
-#include <span>
-#include <string>
+#include <cstdint>
 #include <string_view>
 
 namespace braid::sys {
@@ -20,9 +19,9 @@ namespace braid::sys {
 /// for a name that is no shm endpoint's, which names no file.
 bool remove_unused_shm_file(std::string_view name);
 
-/// The same for endpoints that were the peers of one which has been closed. A peer that is just being killed
-/// has its file for some microseconds more, and that is when others hear of its end: so for one that is
-/// being taken apart this waits, 100 ms in all at most.
-void remove_dead_shm_files(std::span<const std::string> names);
+/// Removes all such files of this user that no process uses: what killed processes left, whose ever peers
+/// they were. A process that is just being killed has its files for some microseconds more, and that is
+/// when others hear of its end: so where one is being taken apart this waits, `patience_ns` in all at most.
+void remove_dead_shm_files(int64_t patience_ns);
 
 }  // namespace braid::sys

@@ -26,10 +26,8 @@ std::string endpoint_of(const std::string& file) {
 }
 bool is_there(const std::string& file) { return std::filesystem::exists(path_of(file)); }
 
-/// Of this process, by an index that no endpoint here comes to.
-std::string own_file(int index) {
-  return fmt::format("{}:{}:{}", getpid(), getuid(), 1'000'000 + index);
-}
+/// As if of this process, but by another user: none that somebody removes who looks for dead ones.
+std::string own_file(int index) { return fmt::format("{}:{}:{}", getpid(), getuid() + 1, index); }
 
 void* map_file(const std::string& file) {
   const Fd fd(open(path_of(file).c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
@@ -98,7 +96,6 @@ class Owner {
   Owner(const Owner&) = delete;
   Owner& operator=(const Owner&) = delete;
   const std::string& file() const { return file_; }
-  std::string endpoint() const { return endpoint_of(file_); }
   void kill() const { ::kill(pid_, SIGKILL); }
   /// As a peer hears of it: what it held open is closed.
   void hear_of_its_end() const {
@@ -126,19 +123,26 @@ class Owner {
 TEST(FabricShmFiles, ThoseOfTheKilledGoAndNoOthers) {
   for (int i = 0; i < 20; ++i) {
     const Owner killed(9), living(10);
-    const std::vector<std::string> names = {killed.endpoint(), living.endpoint()};
-    remove_dead_shm_files(names);
+    remove_dead_shm_files(0);
     EXPECT_TRUE(is_there(killed.file()) && is_there(living.file()));
     killed.kill();
     if (i % 2 == 0)
       killed.hear_of_its_end();
     else
       killed.wait_until_it_is_a_zombie();
-    remove_dead_shm_files(names);
+    remove_dead_shm_files(2'000'000'000);
     EXPECT_FALSE(is_there(killed.file())) << i;
     EXPECT_TRUE(is_there(living.file()));
     unlink(path_of(living.file()).c_str());
   }
+}
+
+TEST(FabricShmFiles, OfAnotherUserAreLeft) {
+  const std::string file = own_file(6);
+  std::ofstream(path_of(file)) << "x";
+  remove_dead_shm_files(0);
+  EXPECT_TRUE(is_there(file));
+  unlink(path_of(file).c_str());
 }
 
 TEST(FabricShmFiles, OneWhoseProcessIsGoneGoesToo) {
@@ -147,8 +151,7 @@ TEST(FabricShmFiles, OneWhoseProcessIsGoneGoesToo) {
     const Owner owner(9);
     file = owner.file();
   }
-  EXPECT_TRUE(is_there(file));
-  remove_dead_shm_files(std::vector<std::string>{endpoint_of(file)});
+  remove_dead_shm_files(0);
   EXPECT_FALSE(is_there(file));
 }
 
@@ -210,6 +213,17 @@ TEST_F(StaleShmFiles, OfADeadProcessAreReplaced) {
   EXPECT_GT(std::filesystem::file_size(path_of(empty)), 0u);
   ends_.clear();
   for (const std::string& file : {first, whole, empty}) EXPECT_FALSE(is_there(file)) << file;
+}
+
+// Of a job whose processes were killed all at once, so that none of them could.
+TEST_F(StaleShmFiles, GoWhenADomainIsOpened) {
+  std::string file;
+  {
+    const Owner owner(11);
+    file = owner.file();
+  }
+  SetUp();
+  EXPECT_FALSE(is_there(file));
 }
 
 // It has this process's number in a pid namespace of its own, and peers may still want to find it.
