@@ -28,7 +28,7 @@ from braid.kv.cache import PagedCache
 from braid.kv.ending import log
 from braid.kv.layout import Layout, Slice, consumers, cover, whole_group
 from braid.kv.load import Load, Order, Prefill, Source
-from braid.kv.places import Move, PageIds, check_pages, moves
+from braid.kv.places import Move, PageIds, both, check_pages, moves
 from braid.kv.sources import Sources
 
 _TAGS_FROM = 1 << 31  # the lower half of the immediates is the user's
@@ -104,7 +104,8 @@ class Decoder(Sources):
         Whatever goes wrong behind that ends the load: once a prefiller knows of the pages they must
         not be used before.
         """
-        load = self._new(request, prefill, pages, tokens, first_page, timeout)
+        ids = self.cache.ids(pages, f"request '{request_name(request, 'want')}'")
+        load = self._new(request, prefill, ids, tokens, first_page, timeout)
         if self.cache.layout.tail_bytes:
             with self._lock:
                 load.tail_slot = self.cache.tails.take()
@@ -227,15 +228,15 @@ class Decoder(Sources):
         self,
         request: str,
         prefill: Prefill,
-        pages: Sequence[int] | PageIds,
+        ids: PageIds,
         tokens: int,
         first_page: int,
         timeout: float | None,
     ) -> Load:
-        what = f"request '{request_name(request, 'want')}'"
+        """Of pages that are looked up already: that is most of the time of all the checks."""
+        what = f"request '{request}'"
         self._check_prefill(prefill, what)
         seconds(timeout, what)
-        ids = self.cache.ids(pages, what)
         tokens = whole(tokens, f"{what}: tokens")
         first_page = whole(first_page, f"{what}: first_page")
         total = self.cache.layout.pages_of(tokens)
@@ -369,9 +370,7 @@ class Decoder(Sources):
         assert source.layout is not None
         assert load.remote_pages is not None
         here, there = self.cache.layout.first_layer, source.layout.first_layer
-        places = [
-            (self.cache.places[layer - here], source.places[layer - there]) for layer in part.layers
-        ]
+        places = both(part.layers, self.cache.places, here, source.places, there)
         nbytes = part.heads * self.cache.layout.head_bytes
         try:
             check_pages(load.remote_pages, source.pages, f"{load.what}: at '{source.name}'")

@@ -19,7 +19,7 @@ from braid.kv.counters import Counters
 from braid.kv.ending import Ending
 from braid.kv.flying import Flying
 from braid.kv.layout import Layout, Slice
-from braid.kv.places import Move, PageIds, Place, is_any_twice, moves, named
+from braid.kv.places import Move, PageIds, Place, both, is_any_twice, moves, named
 
 
 @dataclass(slots=True)
@@ -138,8 +138,8 @@ class Handover(Ending):
             if layers is not None:
                 begin, end = max(begin, layers.start), min(end, layers.stop)
             here = self._here(range(begin, end)) if begin < end else slice(0)
-            both = zip(consumer.sent[here], self._computed[here], strict=True)
-            for (sent, computed), alike in groupby(both):
+            progress = zip(consumer.sent[here], self._computed[here], strict=True)
+            for (sent, computed), alike in groupby(progress):
                 count, ready = len(list(alike)), min(computed, len(self.pages))
                 if ready > sent:
                     span, several = (sent, ready), range(begin, begin + count)
@@ -161,13 +161,7 @@ class Handover(Ending):
         begin, end = span
         here, there = self._cache.layout.first_layer, consumer.link.layout.first_layer
         nbytes = part.heads * self._cache.layout.head_bytes
-        places = list(
-            zip(
-                self._cache.places[layers.start - here : layers.stop - here],
-                consumer.link.places[layers.start - there : layers.stop - there],
-                strict=True,
-            )
-        )
+        places = both(layers, self._cache.places, here, consumer.link.places, there)
         theirs = consumer.pages[begin - consumer.first_page : end - consumer.first_page]
         for move in moves(places, nbytes, self.pages[begin:end], theirs):
             self._write_move(consumer, write, part, move)

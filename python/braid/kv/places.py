@@ -50,6 +50,18 @@ def _place_from(found: Any, regions: int) -> Place:  # noqa: ANN401
     return place
 
 
+def both(
+    layers: range, ours: Sequence[Place], our_first: int, theirs: Sequence[Place], their_first: int
+) -> list[tuple[Place, Place]]:
+    """Where layers lie here and there, each side's list beginning with its first layer."""
+    begin, end = layers.start, layers.stop
+    here, there = (
+        ours[begin - our_first : end - our_first],
+        theirs[begin - their_first : end - their_first],
+    )
+    return list(zip(here, there, strict=True))
+
+
 def check_pages(ids: PageIds, pages: int, what: str) -> None:
     """Behind a layer's last page there may be another layer, which the engine lets anybody reach
     who may reach this one. InvalidArgument names the first page that is none.

@@ -188,7 +188,7 @@ def main(peer: Peer) -> None:
     """Answers until its input ends.
 
     What imports have left is kept from Python's collections: to go through all that torch has takes
-    80 to 260 ms, in the midst of a request. Servers do the same when they have started.
+    80 to 200 ms, in the midst of a request. Servers do the same when they have started.
     """
     gc.collect()
     gc.freeze()
