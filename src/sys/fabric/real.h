@@ -28,6 +28,7 @@
 #include <vector>
 
 #include "sys/fabric/api.h"
+#include "sys/fabric/shm_files.h"
 
 namespace braid::sys {
 
@@ -264,7 +265,7 @@ class RealEndpoint final : public FabricEndpoint {
   };
   Status open_queues(const EndpointRequest& request);
   Status open_end();
-  Status make_end();
+  Status make_end(const std::optional<ShmFilesTurn>& turn);
   Status read_name();
   Result<bool> submit(Operation operation);
   Result<bool> post(Operation& operation, bool has_more);

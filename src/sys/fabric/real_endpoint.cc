@@ -38,16 +38,16 @@ Status RealEndpoint::open_queues(const EndpointRequest& request) {
 // namespace. libfabric would refuse, and remove the other's file, whose ever it is (its smr_retry_map();
 // one that is empty ends the process with SIGBUS). So one that nobody uses is removed before, and where it
 // is used, the next name is taken.
-Status RealEndpoint::make_end() {
+Status RealEndpoint::make_end(const std::optional<ShmFilesTurn>& turn) {
   const auto failed = [this](const char* call, long rc) { return domain_.failed(call, rc); };
   constexpr int kMostNames = 256;
   for (int i = 0; i < kMostNames; ++i) {
     if (handle_->endpoint != nullptr) fi_close(&std::exchange(handle_->endpoint, nullptr)->fid);
     BRAID_FI(fi_endpoint(handle_->domain->domain, domain_.info(), &handle_->endpoint, nullptr),
              "fi_endpoint");
-    if (!domain_.quirks().leaves_files) return {};
+    if (!turn) return {};
     BRAID_RETURN_IF_ERROR(read_name());
-    if (remove_unused_shm_file(name_)) return {};
+    if (remove_unused_shm_file(name_, *turn)) return {};
   }
   return exhausted(
       "libfabric {}: {} files as {} are in use in /dev/shm, by processes that have this one's "
@@ -57,7 +57,9 @@ Status RealEndpoint::make_end() {
 
 Status RealEndpoint::open_end() {
   const auto failed = [this](const char* call, long rc) { return domain_.failed(call, rc); };
-  BRAID_RETURN_IF_ERROR(make_end());
+  std::optional<ShmFilesTurn> turn;  // until fi_enable has made the file
+  if (domain_.quirks().leaves_files) turn.emplace();
+  BRAID_RETURN_IF_ERROR(make_end(turn));
   BRAID_FI(fi_ep_bind(handle_->endpoint, &handle_->av->fid, 0), "fi_ep_bind(av)");
   // What goes out is told of where it is asked for (FI_COMPLETION), what comes in always.
   BRAID_FI(fi_ep_bind(handle_->endpoint, &handle_->cq->fid, FI_TRANSMIT | FI_SELECTIVE_COMPLETION),

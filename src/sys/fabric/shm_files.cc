@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -17,14 +18,15 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "sys/fd.h"
 
 namespace braid::sys {
 
 namespace {
 
 constexpr std::string_view kShmPrefix = "fi_shm://";
-constexpr std::string_view kDirectory = "/dev/shm";
+constexpr const char* kDirectory = "/dev/shm";
+constexpr int64_t kTurnNs = 100'000'000;
+constexpr useconds_t kMakerUs = 200;  // from a file's name until its maker counts; microseconds
 
 // "<process>:<user>:<index>"; empty for anything else: the name came from another process and must not
 // lead out of the directory.
@@ -41,9 +43,12 @@ std::string shm_file_of(std::string_view name) {
 }
 
 // Who opens the file for writing while the lease holds waits, and its holder gets a signal: not SIGIO,
-// which would end the process, but one that is ignored unless somebody asks for it.
+// which would end the process, but one that is ignored unless somebody asks for it. Such a one has broken
+// the lease when a moment has passed.
 bool is_unused(int fd) {
-  return fcntl(fd, F_SETSIG, SIGURG) == 0 && fcntl(fd, F_SETLEASE, F_RDLCK) == 0;
+  if (fcntl(fd, F_SETSIG, SIGURG) != 0 || fcntl(fd, F_SETLEASE, F_RDLCK) != 0) return false;
+  usleep(kMakerUs);
+  return fcntl(fd, F_GETLEASE) == F_RDLCK;
 }
 
 // The process is going, and its memory and files may be there still. One that waits for its parent (a
@@ -72,9 +77,10 @@ bool is_being_taken_apart(pid_t pid) {
 std::vector<std::string> endpoints_of_this_user() {
   const std::string user = fmt::format(":{}:", getuid());
   std::vector<std::string> names;
-  std::error_code ignored;
-  for (const auto& entry : std::filesystem::directory_iterator(kDirectory, ignored)) {
-    std::string name = fmt::format("{}{}", kShmPrefix, entry.path().filename().string());
+  std::error_code error;  // what cannot be read is not cleaned
+  std::filesystem::directory_iterator at(kDirectory, error);
+  for (; !error && at != std::filesystem::directory_iterator(); at.increment(error)) {
+    std::string name = fmt::format("{}{}", kShmPrefix, at->path().filename().string());
     if (name.find(user) != std::string::npos && !shm_file_of(name).empty())
       names.push_back(std::move(name));
   }
@@ -83,7 +89,16 @@ std::vector<std::string> endpoints_of_this_user() {
 
 }  // namespace
 
-bool remove_unused_shm_file(std::string_view name) {
+ShmFilesTurn::ShmFilesTurn() : directory_(open(kDirectory, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
+  const Deadline deadline = Deadline::after_ns(kTurnNs);
+  while (directory_.get() >= 0) {
+    is_held_ = flock(directory_.get(), LOCK_EX | LOCK_NB) == 0;
+    if (is_held_ || deadline.passed()) return;
+    usleep(200);
+  }
+}
+
+bool remove_unused_shm_file(std::string_view name, const ShmFilesTurn& turn) {
   const std::string file = shm_file_of(name);
   if (file.empty()) return true;
   const std::string path = fmt::format("{}/{}", kDirectory, file);
@@ -91,9 +106,9 @@ bool remove_unused_shm_file(std::string_view name) {
   if (fd.get() < 0) return errno == ENOENT;
   struct stat opened{}, named{};
   if (fstat(fd.get(), &opened) != 0 || !S_ISREG(opened.st_mode) || opened.st_uid != geteuid() ||
-      !is_unused(fd.get()))
+      !turn.is_held() || !is_unused(fd.get()))
     return false;
-  // Somebody else may have found the same and removed it, and a third one made another by this name.
+  // Another program may have found the same and removed it, and a third one made another by this name.
   if (stat(path.c_str(), &named) != 0) return errno == ENOENT;
   return named.st_ino == opened.st_ino &&
          unlink(path.c_str()) == 0;  // the lease goes with the descriptor
@@ -106,7 +121,7 @@ void remove_dead_shm_files(int64_t patience_ns) {
     bool is_going = true;
     while (is_going) {
       is_going = is_being_taken_apart(pid) && !deadline.passed();  // asked before it is tried
-      if (remove_unused_shm_file(name)) break;
+      if (remove_unused_shm_file(name, ShmFilesTurn())) break;
       if (is_going) usleep(200);
     }
   }

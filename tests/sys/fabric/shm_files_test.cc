@@ -6,11 +6,14 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <filesystem>
 #include <fstream>
+#include <thread>
 #include <vector>
 
 #include "support/shm_files.h"
@@ -39,17 +42,58 @@ TEST(FabricShmFiles, WhatIsUsedStays) {
   const std::string file = own_file(0);
   {
     const Fd opened(open(path_of(file).c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
-    EXPECT_FALSE(remove_unused_shm_file(endpoint_of(file)));
+    EXPECT_FALSE(remove_unused_shm_file(endpoint_of(file), ShmFilesTurn()));
   }
   void* const mapped = map_file(file);
   ASSERT_NE(mapped, MAP_FAILED);
-  EXPECT_FALSE(remove_unused_shm_file(endpoint_of(file))) << "no descriptor, but a mapping";
+  EXPECT_FALSE(remove_unused_shm_file(endpoint_of(file), ShmFilesTurn()))
+      << "no descriptor, but a mapping";
   EXPECT_TRUE(is_there(file));
   munmap(mapped, 4096);
   const Fd reader(open(path_of(file).c_str(), O_RDONLY | O_CLOEXEC));
-  EXPECT_TRUE(remove_unused_shm_file(endpoint_of(file))) << "others that only look, as this does";
+  EXPECT_TRUE(remove_unused_shm_file(endpoint_of(file), ShmFilesTurn()))
+      << "others that only look, as this does";
   EXPECT_FALSE(is_there(file));
-  EXPECT_TRUE(remove_unused_shm_file(endpoint_of(file))) << "there is none";
+  EXPECT_TRUE(remove_unused_shm_file(endpoint_of(file), ShmFilesTurn())) << "there is none";
+}
+
+// Between a look and a removal a living file may take a stale one's name.
+TEST(FabricShmFiles, WhoHasNoTurnRemovesNothing) {
+  const std::string file = own_file(4);
+  std::ofstream(path_of(file)) << "x";
+  {
+    const ShmFilesTurn mine, other;
+    EXPECT_TRUE(mine.is_held());
+    EXPECT_FALSE(other.is_held());
+    EXPECT_FALSE(remove_unused_shm_file(endpoint_of(file), other));
+    EXPECT_TRUE(is_there(file));
+    EXPECT_TRUE(remove_unused_shm_file(endpoint_of(file), mine));
+  }
+  EXPECT_TRUE(ShmFilesTurn().is_held()) << "a turn ends with its object";
+  EXPECT_FALSE(is_there(file));
+}
+
+// A maker is seen at the lease, whenever it comes.
+TEST(FabricShmFiles, WhoOpensTheFileMeanwhileKeepsIt) {
+  const std::string file = own_file(5);
+  int num_lost = 0;
+  for (int i = 0; i < 300; ++i) {
+    std::ofstream(path_of(file)) << "x";
+    std::atomic<bool> has_begun{false};
+    std::thread maker([&] {
+      has_begun = true;
+      const Fd fd(open(path_of(file).c_str(), O_RDWR | O_CLOEXEC));
+      struct stat opened{};
+      if (fd.get() < 0) return;
+      usleep(500);  // past the other's look
+      num_lost += fstat(fd.get(), &opened) == 0 && opened.st_nlink == 0 ? 1 : 0;
+    });
+    while (!has_begun) std::this_thread::yield();
+    remove_unused_shm_file(endpoint_of(file), ShmFilesTurn());
+    maker.join();
+    unlink(path_of(file).c_str());
+  }
+  EXPECT_EQ(num_lost, 0);
 }
 
 TEST(FabricShmFiles, OnlyNamesOfEndpointsMeanFiles) {
@@ -57,19 +101,19 @@ TEST(FabricShmFiles, OnlyNamesOfEndpointsMeanFiles) {
   std::ofstream(path_of(file)) << "x";
   for (const std::string& name : {file, "fi_shm://" + file + "/../x", "fi_shm:///dev/shm/" + file,
                                   "fi_shm://./" + file, "fi_shm://x" + file, std::string()})
-    remove_unused_shm_file(name);
+    remove_unused_shm_file(name, ShmFilesTurn());
   EXPECT_TRUE(is_there(file));
   const std::string number = std::to_string(getpid());
   std::ofstream(path_of(number)) << "x";
-  remove_unused_shm_file(endpoint_of(number));
+  remove_unused_shm_file(endpoint_of(number), ShmFilesTurn());
   EXPECT_TRUE(is_there(number)) << "an endpoint's name has three parts";
   unlink(path_of(number).c_str());
   // Neither what a link leads to, nor a folder.
   const std::string link = own_file(2), folder = own_file(3);
   std::filesystem::create_symlink(path_of(file), path_of(link));
   std::filesystem::create_directory(path_of(folder));
-  EXPECT_FALSE(remove_unused_shm_file(endpoint_of(link)));
-  EXPECT_FALSE(remove_unused_shm_file(endpoint_of(folder)));
+  EXPECT_FALSE(remove_unused_shm_file(endpoint_of(link), ShmFilesTurn()));
+  EXPECT_FALSE(remove_unused_shm_file(endpoint_of(folder), ShmFilesTurn()));
   EXPECT_TRUE(is_there(link) && is_there(folder) && is_there(file));
   for (const std::string& made : {file, link, folder}) std::filesystem::remove(path_of(made));
 }
