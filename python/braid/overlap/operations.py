@@ -124,6 +124,8 @@ class _Kernels:
         self._comm, self._device = comm, device
         self._launcher = _braid.OverlapKernels(device.index)
         self._workspace: Tensor | None = None
+        self._is_captured = False  # a graph holds the workspace's address
+        self._captured: list[Tensor] = []  # earlier workspaces, of which some rank's graph does
         self._clusters = 0
         self.ways: dict[Shape, Way] = {}
 
@@ -165,6 +167,7 @@ class _Kernels:
         call = _EXCHANGE if way.exchanges else int(shape.op)
         self._make_room(_braid.overlap_workspace_bytes(call, gemm, choice))
         assert self._workspace is not None
+        self._is_captured = self._is_captured or torch.cuda.is_current_stream_capturing()
         body = partial(
             _braid.overlap_enqueue, self._comm._core, self._device.index, self._launcher, call,
             self._workspace.data_ptr(), self._workspace.numel(), gemm, choice, out.data_ptr(),
@@ -193,11 +196,21 @@ class _Kernels:
         if torch.cuda.is_current_stream_capturing():
             raise InvalidArgument("overlap: more memory is needed than before the capture")
         if self._workspace is not None:
-            self._comm.unregister(self._workspace)
+            self._let_go(self._workspace)
         nbytes = -(-nbytes // _PAGE) * _PAGE
         self._workspace = torch.zeros(nbytes, dtype=torch.uint8, device=self._device)
         torch.cuda.synchronize(self._device)
         self._comm.register(self._workspace)
+
+    def _let_go(self, workspace: Tensor) -> None:
+        """Of a workspace that is replaced. Where a call on it was captured on any rank it stays as
+        it is, registered, until the comm ends: replays write into it, and into the peers'.
+        """
+        if any(self._comm.all_gather_object(self._is_captured)):
+            self._captured.append(workspace)
+        else:
+            self._comm.unregister(workspace)
+        self._is_captured = False
 
 
 def _choice(way: Way) -> _braid.OverlapChoice:
