@@ -109,6 +109,10 @@ class Comm(Objects):
         self._options = dict(options or {})
         self._store_address = store_address or _store_of_environment()
         self._num_splits = 0
+        # What others have for this comm's calls while it is open (braid.overlap), by their names,
+        # and memory of theirs that peers write into. Set last: where nobody closes the comm, the
+        # core goes before it.
+        self._kept: dict[str, Any] = {}
 
     @property
     def local_rank(self) -> int:
@@ -237,6 +241,7 @@ class Comm(Objects):
         if not self._core.closed:
             self._calls.await_all()
             self._core.close()
+        self._kept.clear()
 
     def __enter__(self) -> Self:
         return self
@@ -253,6 +258,7 @@ class Comm(Objects):
             self._core.abort(f"rank {self.rank} left with {kind.__name__}")
         self._calls.await_all()
         self._core.close(say_farewell=kind is None)  # peers of a rank that failed are told at once
+        self._kept.clear()
 
     def __repr__(self) -> str:
         state = "closed" if self._core.closed else f"rank {self.rank} of {self.size}"

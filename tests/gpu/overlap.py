@@ -82,9 +82,9 @@ def check_ways(checks, case, calls):
     shape = shapes.shape_of(case.op, case.x, case.w, case.b, case.layout, case.comm.size)
     why = shapes.why_sequential(shape, case.x, case.w, case.b)
     assert not why, why
-    kernels = operations._KERNELS.get(case.comm)
+    kernels = operations._kernels_of(case.comm)
     if kernels is None:
-        kernels = operations._KERNELS[case.comm] = operations._Kernels(case.comm, case.x.device)
+        kernels = operations._make_kernels(case.comm, case.x.device)
     for way in kernels.candidates(shape):
         first = kernels._call(shape, case.x, case.w, case.b, way)
         error = case.error(first)
@@ -115,7 +115,7 @@ def check_tuned_and_captured(checks, case):
     if case.comm.rank == 0:
         print(f"{case.op.name} {case.rows} x {case.columns} x {case.depth}: {words}", flush=True)
     shape = shapes.shape_of(case.op, case.x, case.w, case.b, case.layout, case.comm.size)
-    kernels = operations._KERNELS[case.comm]
+    kernels = operations._kernels_of(case.comm)
     tuned = kernels.ways[shape]
     for way in kernels.candidates(shape):
         kernels.ways[shape] = way

@@ -83,7 +83,7 @@ def row_of(comm, layer, samples):
     public = lambda: CALLS[op](x, w, comm)  # noqa: E731
     in_turn = lambda: sequential.run(comm, op, x, w, None, False)  # noqa: E731
     public()
-    kernels = operations._KERNELS[comm]
+    kernels = operations._kernels_of(comm)
     chosen = str(kernels.ways[shape])
     ways = {str(way): lambda way=way: kernels._call(shape, x, w, None, way)
             for way in kernels.candidates(shape)}  # fmt: skip

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from weakref import WeakKeyDictionary
+from weakref import ref
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from braid.overlap import sequential
 from braid.overlap.shapes import Op, Shape, shape_of, why_sequential
 from braid.overlap.tuner import FORMS, SEQUENTIAL, Way, candidates, choose
 
+_NAME = "overlap"  # of what a comm keeps for us
 _EXCHANGE = 3  # overlap::Call::kGemmArExchange
 _PAGE = 2 << 20
 _ALIGNED = 16  # bytes that a kernel's copies take at once
@@ -62,7 +63,7 @@ def way_of(op: str, x: Tensor, w: Tensor, comm: Comm, *, layout: str = "nk") -> 
     why = why_sequential(shape, x, w)
     if why:
         return f"sequential: {why}"
-    kernels = _KERNELS.get(comm)
+    kernels = _kernels_of(comm)
     way = kernels.ways.get(shape) if kernels else None
     return "not measured" if way is None else str(way)
 
@@ -72,9 +73,7 @@ def _run(op: Op, x: Tensor, w: Tensor, comm: Comm, bias: Tensor | None, layout: 
     x, w, bias = _plain(x), _plain(w), None if bias is None else _plain(bias)
     if not has_kernel:
         return sequential.run(comm, op, x, w, bias, shape.is_kn)
-    kernels = _KERNELS.get(comm)
-    if kernels is None:
-        kernels = _KERNELS[comm] = _Kernels(comm, x.device)
+    kernels = _kernels_of(comm) or _make_kernels(comm, x.device)
     return kernels.run(shape, _fit(x), _fit(w), None if bias is None else _fit(bias))
 
 
@@ -117,17 +116,38 @@ def _checked(
     return found
 
 
+def _kernels_of(comm: Comm) -> "_Kernels | None":
+    """Those of its calls so far."""
+    kernels: _Kernels | None = comm._kept.get(_NAME)
+    return kernels
+
+
+def _make_kernels(comm: Comm, device: torch.device) -> "_Kernels":
+    kernels = comm._kept[_NAME] = _Kernels(comm, device)
+    return kernels
+
+
 class _Kernels:
-    """Of one comm: its kernels, its workspace, and the way of every shape so far."""
+    """Of one comm: its kernels, its workspace, and the way of every shape so far. The comm keeps
+    them until it is closed or nobody has it any more.
+    """
 
     def __init__(self, comm: Comm, device: torch.device) -> None:
-        self._comm, self._device = comm, device
+        self._comm_ref, self._device = ref(comm), device
         self._launcher = _braid.OverlapKernels(device.index)
         self._workspace: Tensor | None = None
         self._is_captured = False  # a graph holds the workspace's address
         self._captured: list[Tensor] = []  # earlier workspaces, of which some rank's graph does
         self._clusters = 0
         self.ways: dict[Shape, Way] = {}
+
+    @property
+    def _comm(self) -> Comm:
+        """Who has kernels without it has kept them by themselves."""
+        comm = self._comm_ref()
+        if comm is None:
+            raise InvalidArgument("overlap: the comm of these kernels is gone")
+        return comm
 
     def run(self, shape: Shape, x: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:
         if x.device != self._device:
@@ -219,6 +239,3 @@ def _choice(way: Way) -> _braid.OverlapChoice:
     choice.piece_rows, choice.by_engines = way.piece_rows, way.by_engines
     choice.batches, choice.batch_tiles = way.batches, way.batch_tiles
     return choice
-
-
-_KERNELS: WeakKeyDictionary[Comm, _Kernels] = WeakKeyDictionary()

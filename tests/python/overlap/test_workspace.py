@@ -1,27 +1,45 @@
-"""The memory that peers write into: how long it stays where it is, and registered."""
+"""The memory that peers write into: how long it stays where it is, registered, and at all."""
 
 import importlib.util
+import weakref
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+
+import braid
+from braid.errors import InvalidArgument
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("torch") is None, reason="skipped: needs torch"
 )
 
 
-class Comm:
-    """Of two ranks, of which the other does as this one does; or captures what this one does not."""
+class Core:
+    """Of a comm of two ranks, without one."""
 
-    size, rank, _core = 2, 0, None
+    rank, size = 0, 2
 
-    def __init__(self):
+    def __init__(self, events):
+        self.closed, self.events = False, events
+
+    def close(self, say_farewell=True):
+        self.closed = say_farewell
+
+    def __del__(self):
+        self.events.append("core gone")
+
+
+class Comm(braid.Comm):
+    """The other rank does as this one does; or it captures what this one does not."""
+
+    def __init__(self, events):
+        super().__init__(Core(events))
         self.registered = {}
         self.peer_captures = False
-        self._calls = SimpleNamespace(run=lambda _name, body: body())
 
     def register(self, tensor):
-        self.registered[tensor.data_ptr()] = tensor.numel()
+        self.registered[tensor.data_ptr()] = weakref.ref(tensor)
 
     def unregister(self, tensor):
         del self.registered[tensor.data_ptr()]
@@ -37,37 +55,40 @@ class Calls:
         import torch
 
         from braid.overlap import operations
+        from braid.overlap.tuner import Way
 
         self.used = []  # the address of each call's workspace
         self.is_capturing = False
-        self.comm = Comm()
+        self.events = []
+        self.comm = Comm(self.events)
         core = operations._braid
         stand_in = SimpleNamespace(
             OverlapKernels=lambda _gpu: None,
             OverlapGemm=core.OverlapGemm,
             OverlapChoice=core.OverlapChoice,
             dtype_code=core.dtype_code,
+            overlap_num_blocks=lambda *_: 132,
             overlap_workspace_bytes=core.overlap_workspace_bytes,
             overlap_enqueue=lambda _core, _gpu, _kernels, _call, at, *_: self.used.append(at),
         )
+        way = Way("128x256 beside", 4)
         monkeypatch.setattr(operations, "_braid", stand_in)
+        monkeypatch.setattr(operations, "_CHECKED", {})
+        monkeypatch.setattr(operations, "why_sequential", lambda *_: "")
+        monkeypatch.setattr(operations, "choose", lambda _comm, _ways, call: (call(way), way)[::-1])
         monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: self.is_capturing)
         monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: None)
         stream = SimpleNamespace(cuda_stream=0)
         monkeypatch.setattr(torch.cuda, "current_stream", lambda *_: stream)
-        self.kernels = operations._Kernels(self.comm, torch.device("cpu"))
 
     def make(self, rows):
         """One of so many rows, and where its workspace is."""
         import torch
 
-        from braid.overlap.shapes import Op, Shape
-        from braid.overlap.tuner import Way
+        from braid import overlap
 
-        shape = Shape(Op.AG_GEMM, rows, 256, 256, False, torch.bfloat16, 2)
-        self.kernels.ways[shape] = Way("128x256 beside", 4)
         x, w = (torch.zeros(n, 256, dtype=torch.bfloat16) for n in (rows, 256))
-        self.kernels.run(shape, x, w, None)
+        overlap.ag_gemm(x, w, self.comm)
         return self.used[-1]
 
     def capture(self, rows):
@@ -76,6 +97,13 @@ class Calls:
             return self.make(rows)
         finally:
             self.is_capturing = False
+
+    def ways(self):
+        return self.comm._kept["overlap"].ways
+
+    def live(self):
+        """Where registered memory is nobody else's yet."""
+        return {at for at, memory in self.comm.registered.items() if memory() is not None}
 
 
 SMALL, LARGE, LARGEST = 64, 8192, 16384
@@ -89,7 +117,7 @@ def calls(monkeypatch):
 def test_a_workspace_that_no_graph_holds_is_given_back(calls):
     small, large = calls.make(SMALL), calls.make(LARGE)
     assert small != large
-    assert list(calls.comm.registered) == [large]
+    assert set(calls.comm.registered) == calls.live() == {large}
     assert calls.make(SMALL) == large
 
 
@@ -97,25 +125,61 @@ def test_a_workspace_that_a_graph_holds_stays_registered(calls):
     calls.make(SMALL)
     held = calls.capture(SMALL)
     large = calls.make(LARGE)
-    assert set(calls.comm.registered) == {held, large}
+    assert set(calls.comm.registered) == calls.live() == {held, large}
     # What no graph holds goes as ever, and what one does stays for good.
     largest = calls.make(LARGEST)
-    assert set(calls.comm.registered) == {held, largest}
-    kept = {tensor.data_ptr() for tensor in calls.kernels._captured}
-    assert kept == {held}  # and is nobody else's memory
+    assert set(calls.comm.registered) == calls.live() == {held, largest}
 
 
 def test_a_workspace_stays_where_another_rank_has_captured(calls):
     small = calls.make(SMALL)
     calls.comm.peer_captures = True
     large = calls.make(LARGE)
-    assert set(calls.comm.registered) == {small, large}
+    assert set(calls.comm.registered) == calls.live() == {small, large}
 
 
 def test_no_graph_gets_a_larger_workspace(calls):
-    from braid.errors import InvalidArgument
-
-    calls.make(SMALL)
+    small = calls.make(SMALL)
+    ((shape, way),) = calls.ways().items()
+    calls.ways()[replace(shape, rows=LARGE)] = way
     with pytest.raises(InvalidArgument, match="more memory is needed"):
         calls.capture(LARGE)
-    assert len(calls.comm.registered) == 1
+    assert calls.live() == {small}
+
+
+def test_memory_goes_when_the_comm_is_closed(calls):
+    calls.make(SMALL)
+    calls.capture(SMALL)
+    calls.make(LARGE)
+    assert len(calls.live()) == 2
+    calls.comm.close()
+    assert calls.live() == set()
+
+
+def test_memory_goes_at_the_end_of_a_with(calls):
+    with calls.comm:
+        calls.make(SMALL)
+        assert len(calls.live()) == 1
+    assert calls.live() == set()
+
+
+def test_a_comm_that_nobody_has_goes_with_its_memory_behind_it(calls):
+    calls.make(SMALL)
+    (memory,) = calls.comm.registered.values()
+    weakref.finalize(memory(), calls.events.append, "memory gone")
+    comm = weakref.ref(calls.comm)
+    del calls.comm
+    assert comm() is None
+    # Until the core has gone, peers may write there.
+    assert calls.events == ["core gone", "memory gone"]
+
+
+def test_kernels_that_somebody_has_kept_say_that_their_comm_is_gone(calls):
+    import torch
+
+    calls.make(SMALL)
+    ((shape, way),) = calls.ways().items()
+    kernels = calls.comm._kept["overlap"]
+    del calls.comm
+    with pytest.raises(InvalidArgument, match="is gone"):
+        kernels._call(shape, torch.zeros(1), torch.zeros(1), None, way)
