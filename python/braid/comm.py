@@ -11,7 +11,7 @@ from functools import partial
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, NoReturn, Self, SupportsIndex, TypeVar
 
 from braid import _braid
 from braid.arguments import Operation, checked_number
@@ -97,6 +97,9 @@ class Comm(Objects):
     On GPU tensors (DLPack) a call enqueues its work on `stream` and returns; a failure that shows
     later is raised by the next call. With async_op=True its Work is a point in that stream. One GPU
     per rank and comm.
+
+    A copy (copy.deepcopy of what holds one) is the same comm. None can be pickled: it is this
+    process's place among others.
     """
 
     def __init__(
@@ -259,6 +262,19 @@ class Comm(Objects):
         self._calls.await_all()
         self._core.close(say_farewell=kind is None)  # peers of a rank that failed are told at once
         self._kept.clear()
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        raise TypeError(
+            "a braid.Comm cannot be pickled: it is this process's place among others. Save what"
+            " has none, such as a model's state_dict(); another process calls braid.init() or"
+            " braid.join() for its own"
+        )
 
     def __repr__(self) -> str:
         state = "closed" if self._core.closed else f"rank {self.rank} of {self.size}"

@@ -10,6 +10,11 @@ Without, they are whole on every rank, and the sum is an all-reduce.
 Inputs are [rows, ..., features]; their leading axes are taken together as rows. All ranks call the
 same layers in the same order, forwards and backwards. Under torch.autocast they compute in its
 type, as torch's own linear layer does, and gradients have the types of what was given.
+
+copy.deepcopy() of a model, as averages of weights make one, has layers of the same comm.
+torch.save() of a model saves each layer's part without its comm, as DistributedDataParallel is
+saved without its group; a loaded layer computes once it was given one: `layer.comm = comm`. A
+state_dict() has weights alone.
 """
 
 from typing import Any
@@ -85,6 +90,19 @@ def _autocast(tensor: Tensor) -> Tensor:
     return tensor.to(torch.get_autocast_dtype(device))
 
 
+class _Seat:
+    """Where a layer has its comm. Copies of the layer share it; pickled, it has none."""
+
+    def __init__(self, comm: Comm | None = None) -> None:
+        self.comm = comm
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "_Seat":
+        return self
+
+    def __reduce__(self) -> tuple[type["_Seat"], tuple[()]]:
+        return _Seat, ()
+
+
 class _Parallel(torch.nn.Module):
     function: Any
 
@@ -98,11 +116,32 @@ class _Parallel(torch.nn.Module):
         dtype: Any,
     ) -> None:
         super().__init__()
+        self._part = comm.rank, comm.size
         self.comm, self.sequence_parallel = comm, sequence_parallel
         make = {"device": device, "dtype": dtype}
         self.weight = torch.nn.Parameter(torch.empty(*weight_shape, **make))
         bias = torch.nn.Parameter(torch.zeros(weight_shape[0], **make)) if has_bias else None
         self.register_parameter("bias", bias)
+
+    @property
+    def comm(self) -> Comm:
+        """Of the ranks that have the other parts. InvalidArgument: a layer from a file has none."""
+        if self._seat.comm is None:
+            raise InvalidArgument(
+                f"{type(self).__name__}: was unpickled, without its comm; give it one of"
+                f" {self._part[1]} ranks: layer.comm = comm"
+            )
+        return self._seat.comm
+
+    @comm.setter
+    def comm(self, comm: Comm) -> None:
+        if (comm.rank, comm.size) != self._part:
+            rank, size = self._part
+            raise InvalidArgument(
+                f"{type(self).__name__}: has the weights of rank {rank} of {size}; the comm's rank"
+                f" is {comm.rank} of {comm.size}"
+            )
+        self._seat = _Seat(comm)
 
     def forward(self, x: Tensor) -> Tensor:
         self._check(x)
