@@ -68,16 +68,15 @@ std::unique_ptr<Observer> observer_of(const Comm::State& state, const std::vecto
   return Observer::create(state.config, state.rank(), state.size(), links, job_ranks);
 }
 
-// Where other ranks reach this one: where the way to rank 0 begins. Nobody on another host can be
-// of the group when the launcher says so, or rank 0's store listens on loopback alone: then the
-// ports of links stay on loopback, too, out of strangers' reach.
+// Where other ranks reach this one: where the way to rank 0 begins. Where nobody on another host can
+// be of the group the ports of links stay on loopback, too, out of strangers' reach.
 Result<std::string> address_for_ranks(const group::Identity& identity, const Config& config,
                                       Deadline deadline, const group::Interrupt& interrupt) {
   const std::string loopback = "127.0.0.1";
   if (identity.is_one_host) return loopback;
   BRAID_ASSIGN_OR_RETURN(const std::vector<sys::Endpoint> hosts,
                          group::look_up(identity.store_address, deadline, interrupt));
-  if (!config.is_set("BRAID_BIND") && group::all_loopback(hosts)) return loopback;
+  if (!config.is_set("BRAID_BIND") && group::is_of_one_host(identity, hosts)) return loopback;
   return sys::own_address_towards(hosts.front().host());
 }
 

@@ -195,6 +195,15 @@ Listener listen_first(const std::vector<Candidate>& candidates) {
   return listener;
 }
 
+bool all_loopback(const std::vector<sys::Endpoint>& hosts) {
+  return std::all_of(hosts.begin(), hosts.end(),
+                     [](const auto& host) { return host.is_loopback(); });
+}
+
+bool means_loopback_everywhere(const std::string& address) {
+  return address == "localhost" || sys::is_literal(address);
+}
+
 // Where rank 0 itself reaches a store that listens on every address.
 sys::Endpoint reachable(sys::Endpoint endpoint) {
   if (!endpoint.is_wildcard()) return endpoint;
@@ -294,9 +303,22 @@ Result<std::vector<sys::Endpoint>> look_up(const std::string& host, Deadline dea
   }
 }
 
-bool all_loopback(const std::vector<sys::Endpoint>& hosts) {
-  return std::all_of(hosts.begin(), hosts.end(),
-                     [](const auto& host) { return host.is_loopback(); });
+bool is_of_one_host(const Identity& identity, const std::vector<sys::Endpoint>& hosts) {
+  if (identity.is_one_host) return true;
+  if (!all_loopback(hosts)) return false;
+  return identity.job_token.empty() || means_loopback_everywhere(identity.store_address);
+}
+
+std::vector<sys::Endpoint> where_to_listen(const Identity& identity,
+                                           std::vector<sys::Endpoint> hosts) {
+  if (!all_loopback(hosts) || is_of_one_host(identity, hosts)) return hosts;
+  const bool has_v4 = std::any_of(hosts.begin(), hosts.end(),
+                                  [](const auto& host) { return host.family() == AF_INET; });
+  auto everywhere = sys::resolve(has_v4 ? "0.0.0.0" : "::", 0);
+  if (!everywhere.ok()) return hosts;
+  log::info("group", "{} is loopback on this host: the store listens at all addresses (BRAID_BIND)",
+            identity.store_address);
+  return std::move(everywhere).value();
 }
 
 Result<std::unique_ptr<Group>> Group::join(const Identity& identity, const Config& config,
@@ -306,13 +328,15 @@ Result<std::unique_ptr<Group>> Group::join(const Identity& identity, const Confi
   if (identity.size == 1) return make_lone_group(identity);
   BRAID_ASSIGN_OR_RETURN(auto hosts, look_up(identity.store_address, deadline, interrupt));
   Meeting meeting{identity, "", deadline, interrupt};
-  BRAID_ASSIGN_OR_RETURN(
-      meeting.token, choose_token(identity.job_token, identity.is_one_host || all_loopback(hosts),
-                                  identity.store_address, identity.store_port));
+  BRAID_ASSIGN_OR_RETURN(meeting.token,
+                         choose_token(identity.job_token, is_of_one_host(identity, hosts),
+                                      identity.store_address, identity.store_port));
   const std::vector<uint16_t> ports = candidate_ports(identity, config);
   if (identity.rank != 0) return meet(meeting, all_candidates(hosts, ports), nullptr);
   if (config.is_set("BRAID_BIND")) {
     BRAID_ASSIGN_OR_RETURN(hosts, look_up(config.text("BRAID_BIND"), deadline, interrupt));
+  } else {
+    hosts = where_to_listen(identity, std::move(hosts));
   }
   BRAID_ASSIGN_OR_RETURN(Served served, serve(meeting, hosts, ports));
   return meet(meeting, {served.candidate}, std::move(served.store));

@@ -11,8 +11,10 @@
 #include <thread>
 
 #include "group/group.h"
+#include "group/look_up.h"
 #include "support/ranks.h"
 #include "sys/net/api.h"
+#include "sys/net/own_address.h"
 
 namespace braid::group {
 namespace {
@@ -341,6 +343,51 @@ TEST(Join, BindOptionOpensTheStoreToAllAddresses) {
   const Identity job = draw_job(2);
   const auto ends = join_all(2, [&](int rank) { return as_rank(job, rank); }, 10_s, config);
   for (const Status& end : ends) EXPECT_TRUE(end.ok()) << end.to_string();
+}
+
+std::vector<std::string> listens_at(const Identity& identity, const char* host) {
+  std::vector<std::string> found;
+  for (const sys::Endpoint& at : where_to_listen(identity, sys::resolve(host, 0).value()))
+    found.push_back(at.host());
+  return found;
+}
+
+// What is loopback on rank 0's host may be an address on the others'.
+TEST(Join, AHostsOwnNameMayMeanLoopbackThere) {
+  using Hosts = std::vector<std::string>;
+  Identity job = draw_job(2);
+  for (const char* const name : {"node-7", "node-7.example"}) {
+    job.store_address = name;
+    EXPECT_EQ(listens_at(job, "127.0.1.1"), Hosts{"0.0.0.0"});
+    EXPECT_EQ(listens_at(job, "::1"), Hosts{"::"});
+    EXPECT_EQ(listens_at(job, "192.0.2.1"), Hosts{"192.0.2.1"});
+  }
+  for (const char* const everywhere : {"localhost", "127.0.1.1", "127.0.0.1"}) {
+    job.store_address = everywhere;
+    EXPECT_EQ(listens_at(job, "127.0.1.1"), Hosts{"127.0.1.1"}) << everywhere;
+  }
+  job.store_address = "node-7";
+  Identity of_one_host = job, without_token = job;
+  of_one_host.is_one_host = true;
+  without_token.job_token.clear();  // no rank on another host could join
+  for (const Identity& identity : {of_one_host, without_token})
+    EXPECT_EQ(listens_at(identity, "127.0.1.1"), Hosts{"127.0.1.1"});
+}
+
+TEST(Join, RanksMeetWhereOnlyRankZeroKnowsItsNameAsLoopback) {
+  char name[256] = {};
+  ASSERT_EQ(::gethostname(name, sizeof name - 1), 0);
+  const auto means = sys::resolve(name, 0);
+  const std::string elsewhere = sys::own_address_towards("192.0.2.1");
+  if (!means.ok() || !means->front().is_loopback() || elsewhere == "127.0.0.1")
+    GTEST_SKIP() << name << " is no loopback here, or there is no other address";
+  const Identity job = draw_job(2);
+  const auto job_of = [&](int rank) {
+    Identity identity = as_rank(job, rank);
+    identity.store_address = rank == 0 ? name : elsewhere;
+    return identity;
+  };
+  for (const Status& end : join_all(2, job_of, 3_s)) EXPECT_TRUE(end.ok()) << end.to_string();
 }
 
 TEST(Join, AnAddressThatIsNotOursSaysWhatToSet) {

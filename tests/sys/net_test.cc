@@ -48,6 +48,13 @@ TEST(Endpoint, ReadsLiterals) {
   EXPECT_EQ(resolve("10.1.2.3", 80)->front().family(), AF_INET);
 }
 
+TEST(Endpoint, KnowsLiterals) {
+  for (const char* const host : {"127.0.1.1", "::1", "[::1]", "0.0.0.0", "192.0.2.1"})
+    EXPECT_TRUE(is_literal(host)) << host;
+  for (const char* const host : {"localhost", "node-7", "node-7.example", ""})
+    EXPECT_FALSE(is_literal(host)) << host;
+}
+
 TEST(Endpoint, KnowsLoopbackAndWildcard) {
   for (const char* text : {"127.0.0.1", "127.9.8.7", "::1", "::ffff:127.0.0.1"})
     EXPECT_TRUE(resolve(text, 1)->front().is_loopback()) << text;

@@ -49,6 +49,8 @@ class Endpoint {
 /// never empty. unavailable when the name does not resolve. A name may take the resolver's own
 /// time; literals take none.
 Result<std::vector<Endpoint>> resolve(std::string_view host, uint16_t port);
+/// Whether it is a literal, which means the same on every host.
+bool is_literal(std::string_view host);
 
 /// The same for who has a deadline: a name is looked up in a thread of its own, which is left behind
 /// when nobody waits for it any more. Literals are there at once.

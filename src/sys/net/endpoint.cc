@@ -107,6 +107,10 @@ Result<std::vector<Endpoint>> resolve(std::string_view host, uint16_t port) {
   return look_up(without_brackets(host), port, 0);
 }
 
+bool is_literal(std::string_view host) {
+  return look_up(without_brackets(host), 0, AI_NUMERICHOST).ok();
+}
+
 struct Lookup::State {
   std::mutex mutex;
   std::condition_variable changed;
