@@ -327,9 +327,12 @@ void ThreadedStore::relay_blob(Peer& peer, const Frame& frame) {
   to_all_but(&peer, encode(*blob));
 }
 
+// Of a group that forms the place is free at once: the end of the stream may come behind the last
+// rank.
 void ThreadedStore::note_left(Peer& peer) {
+  if (!is_ready_) return drop(peer, "it left");
   peer.has_left = true;
-  if (is_ready_) to_all_but(&peer, encode(FrameType::kLeft, {peer.session.rank}));
+  to_all_but(&peer, encode(FrameType::kLeft, {peer.session.rank}));
 }
 
 void ThreadedStore::hear_news(Peer& peer, const Frame& frame) {

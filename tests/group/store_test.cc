@@ -437,6 +437,20 @@ TEST_F(StoreTest, AFreedPlaceMayBeTakenAgain) {
   EXPECT_EQ(hear(late).first, FrameType::kRefusal);  // a whole group takes nobody
 }
 
+// Its end of stream may come after the last rank, and says nothing then: the goodbye itself counts.
+TEST_F(StoreTest, APlaceIsFreeOnceItsRankHasLeftAGroupThatForms) {
+  RawMember early = join_as(dial(), 0);
+  EXPECT_EQ(early.hear().first, FrameType::kJoined);
+  early.say(encode(FrameType::kLeft, RankNote{0}));
+  EXPECT_TRUE(is_closed_within(early.fd, 2_s));
+  RawMember last = join_as(dial(), 1);
+  EXPECT_EQ(last.hear().first, FrameType::kJoined);
+  RawMember again = join_as(dial(), 0);
+  const auto [joined, who] = last.hear();
+  EXPECT_EQ(joined, FrameType::kJoined);  // not ready without it
+  EXPECT_EQ(last.hear().first, FrameType::kReady);
+}
+
 TEST_F(StoreTest, ClosesInTimeWhateverStrangersDo) {
   const RawMember member = join_as(dial(), 0);
   const sys::Fd stranger = dial();
