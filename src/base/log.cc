@@ -167,7 +167,8 @@ bool enabled(Level level, std::string_view folder) {
 
 void write(Level level, std::string_view folder, std::string_view text) {
   if (level == Level::kOff) return;
-  const std::string rank = this_rank < 0 ? "?" : std::to_string(this_rank);
+  const int known = launched_rank(this_rank);
+  const std::string rank = known < 0 ? "?" : std::to_string(known);
   const std::string line =
       fmt::format("braid rank {} {} {}: {}", rank, folder, kLevelNames[static_cast<int>(level)],
                   printable(text, kMaxLineChars));

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <fstream>
 #include <iterator>
 #include <string>
@@ -57,6 +58,20 @@ TEST_F(Log, RankBelongsToTheThread) {
   });
   EXPECT_THAT(text, HasSubstr("rank 2 comm warn: other"));
   EXPECT_THAT(text, HasSubstr("rank 1 comm warn: mine"));
+}
+
+// A process is another rank of each of its comms, and its log would change its name with each.
+TEST_F(Log, TheLaunchersRankIsTheProcesss) {
+  // NOLINTBEGIN(concurrency-mt-unsafe): no other thread is here
+  ASSERT_EQ(::setenv("RANK", "3", 1), 0);
+  const std::string early = stderr_of([] { warn("group", "early"); });
+  set_rank(0);
+  const std::string later = stderr_of([] { warn("comm", "of a part"); });
+  ::unsetenv("RANK");
+  // NOLINTEND(concurrency-mt-unsafe)
+  EXPECT_EQ(early, "braid rank 3 group warn: early\n");
+  EXPECT_EQ(later, "braid rank 3 comm warn: of a part\n");
+  EXPECT_EQ(stderr_of([] { warn("comm", "alone"); }), "braid rank 0 comm warn: alone\n");
 }
 
 TEST_F(Log, WarnIsTheDefault) {
