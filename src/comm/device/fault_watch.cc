@@ -30,7 +30,7 @@ Result<std::unique_ptr<FaultWatch>> FaultWatch::create(group::Group& group, sys:
 
 Status FaultWatch::make_page() {
   void* memory =
-      mmap(nullptr, kHostPageBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+      mmap(nullptr, kHostPageBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return exhausted("gpu fault page: {} bytes", kHostPageBytes);
   page_ = new (memory) Page{};
   BRAID_ASSIGN_OR_RETURN(page_on_device_, cuda_.register_host(memory, kHostPageBytes));

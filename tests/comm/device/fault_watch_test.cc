@@ -2,6 +2,8 @@
 #include "comm/device/fault_watch.h"
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "comm/device/device.h"
 #include "comm/device/links/proxy.h"
@@ -25,6 +27,28 @@ TEST(DeviceThreads, DISABLED_WithoutThreads) {
   EXPECT_EQ(Proxy(nullptr).begin().code(), Code::kExhausted);
   EXPECT_EQ(cuda.alive(), sys::FakeCudaCounts{});
   test::end_alone();
+}
+
+// Else the parent's next word in it could go to a copy that the GPU does not see.
+TEST(FaultWatch, ItsPageStaysTheSameOneOverAFork) {
+  sys::FakeCuda cuda(1);
+  ASSERT_TRUE(cuda.use_device(0).ok());
+  const auto hub = std::make_shared<test::ThreadHub>(1);
+  test::ThreadGroup group(hub, 0);
+  auto watch = FaultWatch::create(group, cuda, 0);
+  ASSERT_TRUE(watch.ok()) << watch.status().to_string();
+  nvlink::Team team{};
+  watch.value()->give_page_to(team);
+  volatile auto* const word = &team.trouble->code;
+  const pid_t child = ::fork();
+  if (child == 0) {
+    *word = 7;
+    ::_exit(0);
+  }
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  ASSERT_EQ(status, 0);
+  EXPECT_EQ(static_cast<uint32_t>(*word), 7u);
 }
 
 TEST(DeviceThreads, WantOfThemIsAStatus) {
