@@ -16,6 +16,7 @@ import braid
 from braid.errors import Error, InvalidArgument
 from braid.overlap import ag_gemm, gemm_ar, gemm_rs, operations, shapes, way_of
 from braid.overlap.shapes import Op
+from braid.overlap.tuner import SEQUENTIAL
 from braid.torch.nn import ColumnParallelLinear, RowParallelLinear
 
 MOST_ERROR = 4e-3
@@ -132,6 +133,35 @@ def check_tuned_and_captured(checks, case):
         pass
 
 
+def check_larger_behind_a_capture(checks, comm, seed):
+    """A call that needs a larger workspace behind a capture: replays go on, and write into nothing
+    that the program has by then.
+    """
+    case = Case(comm, Op.AG_GEMM, 128, 512, 256, torch.bfloat16, "nk", seed)
+    case.call()
+    kernels = operations._kernels_of(comm)
+    shape = shapes.shape_of(case.op, case.x, case.w, case.b, case.layout, comm.size)
+    kernels.ways[shape] = next(way for way in kernels.candidates(shape) if way != SEQUENTIAL)
+    first = case.call()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = case.call()
+    at, nbytes = kernels._workspace.data_ptr(), kernels._workspace.numel()
+    larger = Case(comm, Op.AG_GEMM, 2048, 512, 4096, torch.bfloat16, "nk", seed + 50)
+    larger.call()
+    checks.expect(kernels._workspace.data_ptr() != at, "the larger call needed no other workspace")
+    others = torch.zeros(nbytes, dtype=torch.uint8, device="cuda")  # where it was, if it was free
+    for _ in range(3):
+        found.fill_(float("nan"))
+        graph.replay()
+        error = larger.error(larger.call())
+        torch.cuda.synchronize()
+        checks.expect(torch.equal(found, first), "a replay behind a larger call")
+        checks.expect(error < MOST_ERROR, f"the larger call beside replays: error {error:.2e}")
+        checks.expect(not bool(others.any()), "a replay wrote into memory of the program's")
+
+
 def places(tensor):
     """Equal elements that begin at no multiple of 16 bytes, and with gaps between rows."""
     behind = torch.empty(tensor.numel() + 1, dtype=tensor.dtype, device="cuda")[1:]
@@ -217,6 +247,7 @@ def main():
                 check_ways(checks, case, asked.calls)
             check_tuned_and_captured(checks, case)
             check_places(checks, case)
+        check_larger_behind_a_capture(checks, comm, seed + 1000)
         check_layers(checks, comm, 64, 256)
         if comm.size > 1:
             check_disagreement(checks, comm)
