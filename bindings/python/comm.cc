@@ -13,6 +13,7 @@
 #include "coll/tune/tune.h"
 #include "errors.h"
 #include "fabric/hash.h"
+#include "fabric/merge.h"
 #include "group/group.h"
 #include "plan/plan.h"
 
@@ -174,6 +175,10 @@ void register_comm(nb::module_& module) {
       .def_prop_ro("size", [](PyComm& self) { return self.get().size(); })
       .def_prop_ro("local_rank", [](PyComm& self) { return self.get().local_rank(); })
       .def_prop_ro("closed", [](PyComm& self) { return self.get().is_closed(); })
+      .def_prop_ro("has_ended_in_peace",
+                   [](PyComm& self) { return self.get().has_ended_in_peace(); })
+      .def_prop_ro("is_one_host",
+                   [](PyComm& self) { return fabric::is_one_host(self.get().fabric()); })
       .def("close", &PyComm::close, "say_farewell"_a = true)
       .def(
           "abort", [](PyComm& self, const std::string& why) { self.get().abort(why); }, "why"_a)

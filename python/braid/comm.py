@@ -5,6 +5,7 @@ collectives.py, messages.py and objects.py; the bytes are moved by braid._braid.
 import json
 import os
 import pickle
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -113,9 +114,10 @@ class Comm(Objects):
         self._store_address = store_address or _store_of_environment()
         self._num_splits = 0
         # What others have for this comm's calls while it is open (braid.overlap), by their names,
-        # and memory of theirs that peers write into. Set last: where nobody closes the comm, the
-        # core goes before it.
+        # and memory of theirs that peers write into. It goes when all have met at the end. After
+        # any other end copies of a peer's may still be on their way there: then it stays.
         self._kept: dict[str, Any] = {}
+        weakref.finalize(self, _leave, self._kept).atexit = False
 
     @property
     def local_rank(self) -> int:
@@ -147,7 +149,8 @@ class Comm(Objects):
         Close it as this one; either may be closed first. The parts find each other by a port on the
         host of their first rank.
         """
-        address = own_address(self._store_address)
+        one_host = self._core.is_one_host
+        address = "127.0.0.1" if one_host else own_address(self._store_address)
         choices = self.all_gather_object(choose_part(self.rank, color, key, address))
         self._num_splits += 1
         if color is None:
@@ -244,7 +247,7 @@ class Comm(Objects):
         if not self._core.closed:
             self._calls.await_all()
             self._core.close()
-        self._kept.clear()
+            self._give_back()
 
     def __enter__(self) -> Self:
         return self
@@ -261,7 +264,11 @@ class Comm(Objects):
             self._core.abort(f"rank {self.rank} left with {kind.__name__}")
         self._calls.await_all()
         self._core.close(say_farewell=kind is None)  # peers of a rank that failed are told at once
-        self._kept.clear()
+        self._give_back()
+
+    def _give_back(self) -> None:
+        if self._core.has_ended_in_peace:
+            self._kept.clear()
 
     def __copy__(self) -> Self:
         return self
@@ -301,6 +308,15 @@ class Comm(Objects):
         """
         ask = getattr(_braid, "host_share", None)
         return None if ask is None else float(ask(self._core, gpu, op))
+
+
+_LEFT: list[dict[str, Any]] = []
+"""What comms had that did not end in peace, for as long as the process lives."""
+
+
+def _leave(kept: dict[str, Any]) -> None:
+    if kept:
+        _LEFT.append(kept)
 
 
 def _store_of_environment() -> str:

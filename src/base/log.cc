@@ -47,7 +47,7 @@ struct State {
   std::mutex mutex;
   Levels levels;  // guarded by mutex
   std::atomic<Level> lowest{Level::kWarn};
-
+  std::atomic<int> job_rank{-1};
   std::atomic<bool> has_file{false};
   std::string file_pattern;                 // guarded by mutex
   std::map<std::string, std::FILE*> files;  // by name, never closed; null: cannot be opened
@@ -157,6 +157,7 @@ bool configure(std::string_view spec) {
 }
 
 void set_rank(int rank) { this_rank = rank; }
+void set_job_rank(int rank) { state().job_rank.store(rank, std::memory_order_relaxed); }
 
 bool enabled(Level level, std::string_view folder) {
   State& s = state();
@@ -167,7 +168,8 @@ bool enabled(Level level, std::string_view folder) {
 
 void write(Level level, std::string_view folder, std::string_view text) {
   if (level == Level::kOff) return;
-  const int known = launched_rank(this_rank);
+  const int job_rank = state().job_rank.load(std::memory_order_relaxed);
+  const int known = job_rank >= 0 ? job_rank : this_rank;
   const std::string rank = known < 0 ? "?" : std::to_string(known);
   const std::string line =
       fmt::format("braid rank {} {} {}: {}", rank, folder, kLevelNames[static_cast<int>(level)],

@@ -1,5 +1,6 @@
 // Logging: five levels by volume, one prefix (`braid rank R folder`; R is the process's rank in its
-// job, whatever rank it is in parts of it), one sink (stderr, through spdlog, which only log.cc sees). Lower case, `key value` without `=`, never on the data path.
+// job, whatever rank it is in parts of it), one sink (stderr, through spdlog, which only log.cc
+// sees). Lower case, `key value` without `=`, never on the data path.
 // BRAID_LOG=warn sets all folders, BRAID_LOG=warn,coll:trace one of them apart. BRAID_LOG_FILE puts
 // lines into files instead, with the time in front.
 #pragma once
@@ -20,9 +21,12 @@ bool configure(std::string_view spec);
 /// the launcher gave the process, else that of the line); empty: to standard error. A file that
 /// cannot be opened is told there, once, and so are its lines.
 void set_file(std::string_view pattern);
-/// The rank that lines of this thread carry where no launcher gave the process one (launched_rank);
-/// -1 before it is known. Ranks may be threads, so this is per thread.
+/// The rank that lines of this thread carry; -1 before it is known. Ranks may be threads, so this is
+/// per thread.
 void set_rank(int rank);
+/// The process's rank in its job, which all lines carry from now on, whatever ranks its threads have
+/// in parts of the job; -1: those again.
+void set_job_rank(int rank);
 bool enabled(Level level, std::string_view folder);
 /// Writes one line. Any thread.
 void write(Level level, std::string_view folder, std::string_view text);

@@ -143,10 +143,11 @@ Comm::~Comm() {
 
 // Peers may still wait for our last acknowledgements: the keeper goes on sending them until
 // everyone is here, or for a moment when somebody never comes.
-void Comm::meet_for_farewell() {
+bool Comm::meet_for_farewell() {
   constexpr int64_t kFarewellNs = 2'000'000'000;
   const Status farewell = state_->group->barrier("close", Deadline::after_ns(kFarewellNs));
   if (!farewell.ok()) log::debug("comm", "closing without the others: {}", farewell.to_string());
+  return farewell.ok();
 }
 
 Status Comm::close(bool say_farewell) {
@@ -160,8 +161,9 @@ Status Comm::close(bool say_farewell) {
   // Our windows on the peers' device memory close before the farewell, their memory goes after it.
   const bool is_healthy = state_->fatal.ok() && !state_->group->broken();
   const bool is_through = !state_->device || state_->device->detach(say_farewell && is_healthy);
-  const bool says_farewell = say_farewell && is_healthy && state_->size() > 1;
-  if (says_farewell) meet_for_farewell();
+  bool has_met = say_farewell && is_healthy;
+  if (has_met && state_->size() > 1) has_met = meet_for_farewell();
+  state_->has_ended_in_peace = is_through && has_met;
   std::shared_ptr<Device> device;
   {
     const std::lock_guard lock(state_->health_mutex);  // health_json() may be looking at it
@@ -197,6 +199,7 @@ void Comm::set_interrupt(std::function<Status()> interrupt) {
 }
 
 bool Comm::is_closed() const { return state_->is_closed; }
+bool Comm::has_ended_in_peace() const { return state_->has_ended_in_peace; }
 int Comm::rank() const { return state_->rank(); }
 int Comm::size() const { return state_->size(); }
 int Comm::local_rank() const { return state_->identity.local_rank; }

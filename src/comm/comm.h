@@ -69,6 +69,8 @@ class Comm {
   /// for it are told now.
   Status close(bool say_farewell = true);
   bool is_closed() const;
+  /// Whether close() met all others, after which no copy of theirs can land in this rank's memory.
+  bool has_ended_in_peace() const;
   /// Gives up: a call that runs, here or on another rank, ends with an error that has `why`, and
   /// none can be made any more. For a rank that must leave while its own thread is in a call. Any
   /// thread; does not wait.
@@ -118,7 +120,7 @@ class Comm {
  private:
   explicit Comm(std::unique_ptr<State> state);
   Status closed() const;
-  void meet_for_farewell();
+  bool meet_for_farewell();
   Result<Observer*> settled_observer();
   std::unique_ptr<State> state_;
 };

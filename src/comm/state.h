@@ -75,6 +75,7 @@ class Comm::State {
   int process_id = 0;  // of the process that made it
 
   // Neither lock.
+  std::atomic<bool> has_ended_in_peace{false};
   std::atomic<bool> is_closed{false};  // set under `mutex`, which makes it final for its holder
   std::atomic<bool> in_call{false};    // a thread is between CallGuard and its end
   std::function<Status()> interrupt;   // may be empty; set between calls, by the calling thread

@@ -12,6 +12,7 @@
 #include <optional>
 #include <thread>
 
+#include "base/file_name.h"
 #include "base/log.h"
 #include "base/units.h"
 #include "group/greeting.h"
@@ -215,6 +216,7 @@ sys::Endpoint reachable(sys::Endpoint endpoint) {
 /// What all of join() needs to know.
 struct Meeting {
   const Identity& identity;
+  std::vector<sys::Endpoint> hosts;  // that the store's name means here
   std::string token;
   Deadline deadline;
   const Interrupt& interrupt;
@@ -225,11 +227,22 @@ struct Served {
   Candidate candidate;
 };
 
+// At which addresses ranks might meet who holds a port that we found taken.
+std::vector<sys::Endpoint> places_of(const Meeting& meeting, const sys::Endpoint& taken) {
+  std::vector<sys::Endpoint> places{reachable(taken)};
+  if (!taken.is_wildcard()) return places;
+  for (sys::Endpoint host : meeting.hosts) {
+    host.set_port(taken.port());
+    if (host.text() != places.front().text()) places.push_back(host);
+  }
+  return places;
+}
+
 // What sits on a port that rank 0 found taken: a store that would mix its ranks with ours ends this,
 // everything else is passed.
 Status look_at_taken(const Meeting& meeting, const sys::Endpoint& taken, const std::string& at) {
   BRAID_ASSIGN_OR_RETURN(const Greeting found,
-                         greet_store(reachable(taken), meeting.identity, meeting.token,
+                         greet_store(taken, meeting.identity, meeting.token,
                                      Purpose::kServe, meeting.deadline, meeting.interrupt));
   using Outcome = Greeting::Outcome;
   if (found.outcome == Outcome::kRefused)
@@ -245,7 +258,9 @@ Status look_at_taken(const Meeting& meeting, const sys::Endpoint& taken, const s
 
 Status look_at_taken(const Meeting& meeting, const std::vector<sys::Endpoint>& all,
                      const std::string& at) {
-  for (const sys::Endpoint& taken : all) BRAID_RETURN_IF_ERROR(look_at_taken(meeting, taken, at));
+  for (const sys::Endpoint& taken : all)
+    for (const sys::Endpoint& place : places_of(meeting, taken))
+      BRAID_RETURN_IF_ERROR(look_at_taken(meeting, place, at));
   return {};
 }
 
@@ -325,9 +340,11 @@ Result<std::unique_ptr<Group>> Group::join(const Identity& identity, const Confi
                                            Deadline deadline, const Interrupt& interrupt) {
   BRAID_RETURN_IF_ERROR(check(identity));
   log::set_rank(identity.rank);
+  // Who gives ranks himself may have been started by a launcher of other ranks, of hosts maybe.
+  if (launched_rank(-1) == identity.rank) log::set_job_rank(identity.rank);
   if (identity.size == 1) return make_lone_group(identity);
   BRAID_ASSIGN_OR_RETURN(auto hosts, look_up(identity.store_address, deadline, interrupt));
-  Meeting meeting{identity, "", deadline, interrupt};
+  Meeting meeting{identity, hosts, "", deadline, interrupt};
   BRAID_ASSIGN_OR_RETURN(meeting.token,
                          choose_token(identity.job_token, is_of_one_host(identity, hosts),
                                       identity.store_address, identity.store_port));

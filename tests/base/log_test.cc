@@ -26,6 +26,7 @@ class Log : public ::testing::Test {
     configure("warn");
     set_file("");
     set_rank(-1);
+    set_job_rank(-1);
   }
 };
 
@@ -61,16 +62,11 @@ TEST_F(Log, RankBelongsToTheThread) {
 }
 
 // A process is another rank of each of its comms, and its log would change its name with each.
-TEST_F(Log, TheLaunchersRankIsTheProcesss) {
-  // NOLINTBEGIN(concurrency-mt-unsafe): no other thread is here
-  ASSERT_EQ(::setenv("RANK", "3", 1), 0);
-  const std::string early = stderr_of([] { warn("group", "early"); });
+TEST_F(Log, TheRankInTheJobIsTheProcesss) {
+  set_job_rank(3);
   set_rank(0);
-  const std::string later = stderr_of([] { warn("comm", "of a part"); });
-  ::unsetenv("RANK");
-  // NOLINTEND(concurrency-mt-unsafe)
-  EXPECT_EQ(early, "braid rank 3 group warn: early\n");
-  EXPECT_EQ(later, "braid rank 3 comm warn: of a part\n");
+  EXPECT_EQ(stderr_of([] { warn("comm", "of a part"); }), "braid rank 3 comm warn: of a part\n");
+  set_job_rank(-1);
   EXPECT_EQ(stderr_of([] { warn("comm", "alone"); }), "braid rank 0 comm warn: alone\n");
 }
 

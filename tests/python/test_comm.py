@@ -24,3 +24,33 @@ def test_no_comm_is_pickled_and_the_error_says_what_to_do(ranks):
         comm.barrier()
 
     ranks(2, body)
+
+
+def test_an_end_is_in_peace_where_all_have_met_at_it(ranks):
+    """What peers may have written into stays after any other (Comm._kept)."""
+
+    def body(comm):
+        assert not comm._core.has_ended_in_peace
+        with comm.split(0) as left:
+            left.barrier()
+        assert left._core.has_ended_in_peace
+        with comm.split(0) as failed:
+            failed.barrier()
+            failed._core.close(say_farewell=False)
+        assert not failed._core.has_ended_in_peace
+        lone = comm.split(comm.rank)
+        lone.close()
+        assert lone._core.has_ended_in_peace
+
+    ranks(2, body)
+
+
+def test_parts_of_a_job_on_one_host_meet_on_loopback(ranks):
+    """Whatever name of this host the job's ranks have met by."""
+
+    def body(comm):
+        comm._store_address = "192.0.2.1"
+        with comm.split(0) as part:
+            assert part._store_address == "127.0.0.1"
+
+    ranks(2, body)

@@ -215,12 +215,15 @@ class _Kernels:
             return
         if torch.cuda.is_current_stream_capturing():
             raise InvalidArgument("overlap: more memory is needed than before the capture")
-        if self._workspace is not None:
-            self._let_go(self._workspace)
+        # Whatever fails here, memory being short for one, leaves none behind: a call in one that is
+        # not registered any more would write where peers do not look.
+        old, self._workspace = self._workspace, None
+        if old is not None:
+            self._let_go(old)
         nbytes = -(-nbytes // _PAGE) * _PAGE
-        self._workspace = torch.zeros(nbytes, dtype=torch.uint8, device=self._device)
+        workspace = torch.zeros(nbytes, dtype=torch.uint8, device=self._device)
         torch.cuda.synchronize(self._device)
-        self._comm.register(self._workspace)
+        self._workspace = self._comm.register(workspace)
 
     def _let_go(self, workspace: Tensor) -> None:
         """Of a workspace that is replaced. Where a call on it was captured on any rank it stays as

@@ -1,7 +1,9 @@
 """The memory that peers write into: how long it stays where it is, registered, and at all."""
 
+import gc
 import importlib.util
 import weakref
+from contextlib import suppress
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -22,9 +24,12 @@ class Core:
 
     def __init__(self, events):
         self.closed, self.events = False, events
+        self.has_ended_in_peace = False
+        self.is_broken = False
 
     def close(self, say_farewell=True):
-        self.closed = say_farewell
+        self.closed = True
+        self.has_ended_in_peace = say_farewell and not self.is_broken
 
     def __del__(self):
         self.events.append("core gone")
@@ -40,6 +45,7 @@ class Comm(braid.Comm):
 
     def register(self, tensor):
         self.registered[tensor.data_ptr()] = weakref.ref(tensor)
+        return tensor
 
     def unregister(self, tensor):
         del self.registered[tensor.data_ptr()]
@@ -163,15 +169,56 @@ def test_memory_goes_at_the_end_of_a_with(calls):
     assert calls.live() == set()
 
 
-def test_a_comm_that_nobody_has_goes_with_its_memory_behind_it(calls):
+def test_memory_stays_where_the_end_was_not_in_peace(calls):
+    calls.make(SMALL)
+    calls.comm._core.is_broken = True
+    calls.comm.close()
+    assert len(calls.live()) == 1
+    comm = weakref.ref(calls.comm)
+    memory = next(iter(calls.comm.registered.values()))
+    del calls.comm
+    gc.collect()
+    assert comm() is None
+    assert memory() is not None, "a peer's copies may land there yet"
+
+
+def test_memory_stays_where_a_with_failed(calls):
+    calls.make(SMALL)
+    with suppress(KeyError), calls.comm:
+        raise KeyError
+    assert len(calls.live()) == 1
+
+
+def test_the_memory_of_a_comm_that_nobody_closed_stays(calls):
     calls.make(SMALL)
     (memory,) = calls.comm.registered.values()
-    weakref.finalize(memory(), calls.events.append, "memory gone")
     comm = weakref.ref(calls.comm)
     del calls.comm
+    gc.collect()
     assert comm() is None
-    # Until the core has gone, peers may write there.
-    assert calls.events == ["core gone", "memory gone"]
+    assert calls.events == ["core gone"]
+    assert memory() is not None
+
+
+def test_a_call_after_memory_was_short_has_none_of_the_old(calls, monkeypatch):
+    import torch
+
+    calls.make(SMALL)
+    held = calls.capture(SMALL)
+    real = torch.zeros
+
+    def short(*size, **how):
+        if how.get("dtype") is torch.uint8:
+            raise torch.OutOfMemoryError("for the test")
+        return real(*size, **how)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "zeros", short)
+        with pytest.raises(torch.OutOfMemoryError):
+            calls.make(LARGEST)
+    again = calls.make(LARGE)
+    assert again != held
+    assert set(calls.comm.registered) == calls.live() == {held, again}, "the graph's is there yet"
 
 
 def test_kernels_that_somebody_has_kept_say_that_their_comm_is_gone(calls):
