@@ -2,14 +2,17 @@
 // groups and comms, fake GPUs, and a fake library behind the rails that is late by a seed and fails
 // at any call.
 #include <arpa/inet.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <barrier>
 #include <condition_variable>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <functional>
 #include <latch>
 #include <map>
@@ -176,8 +179,8 @@ class SeatsOverNodes : public testing::Test {
     return seats_[static_cast<size_t>(rank)]->open(
         {rank, kRanks, rank % kPerNode, op, library.table()});
   }
-  Status race(int rank, int op, braid_nccl_choice& choice) {
-    return seats_[static_cast<size_t>(rank)]->race(op, false, nullptr, choice);
+  Status race(int rank, int op, braid_nccl_choice& choice, bool is_large = false) {
+    return seats_[static_cast<size_t>(rank)]->race(op, is_large, nullptr, choice);
   }
 
   void on_ranks(const std::function<void(int)>& body) {
@@ -399,6 +402,97 @@ TEST_F(SeatsOverNodes, RailsAreAllRanksOrNobodys) {
     });
     close(true);
   }
+}
+
+// What a node has to do among its own ranks follows from its disk, clock and memory. Nodes that had not
+// as much to do were at different exchanges from then on: all ranks lost the communicator.
+TEST_F(SeatsOverNodes, NodesNeedNotBeEquallyWarm) {
+  set("BRAID_TUNE", "auto");
+  set("BRAID_TUNE_TIME", "1s");
+  const std::string caches = testing::TempDir() + "seats_over_nodes_" + std::to_string(getpid());
+  for (const bool is_one_cold : {false, true}) {  // first it warms the first node's
+    RailLibrary library(0);
+    const std::string key = marked_key();
+    for (int rank = 0; rank < kRanks; ++rank) {
+      const bool is_other = is_one_cold && rank >= kPerNode;
+      set("BRAID_HOST_ID", "seats-node-" + std::to_string(rank / kPerNode));
+      set("BRAID_CACHE_DIR", caches + (is_other ? "/other" : "/first"));
+      auto seat = Seat::sign(key, 0, machine(rank));
+      ASSERT_TRUE(seat.ok()) << seat.status().to_string();
+      seats_.push_back(std::move(seat).value());
+    }
+    on_ranks([&](int rank) {
+      ASSERT_TRUE(open(rank, library).ok());
+      for (const int op : {BRAID_NCCL_ALL_GATHER, BRAID_NCCL_REDUCE_SCATTER}) {
+        braid_nccl_choice choice{};
+        const Status raced = race(rank, op, choice, true);
+        EXPECT_TRUE(raced.ok()) << raced.to_string();
+        EXPECT_NE(choice.won, 0U);
+        const Status called = call(rank, 1, 100'000, op == BRAID_NCCL_ALL_GATHER);
+        EXPECT_TRUE(called.ok()) << called.to_string();
+      }
+      EXPECT_TRUE(seats_[static_cast<size_t>(rank)]->status().ok());
+    });
+    close(true);
+  }
+  EXPECT_FALSE(std::filesystem::is_empty(caches + "/other")) << "that node has tuned";
+  std::filesystem::remove_all(caches);
+}
+
+// "Every rank has the same verdict" was said of the ranks of one node.
+TEST_F(SeatsOverNodes, OneNodeWithoutMemoryLeavesLargeMessagesToNcclOnAll) {
+  set("BRAID_GPU_SCRATCH", "64MiB");
+  RailLibrary library(0);
+  sign();
+  std::barrier all_here(kRanks);
+  on_ranks([&](int rank) {
+    EXPECT_TRUE(open(rank, library).ok());
+    braid_nccl_choice choice{};
+    EXPECT_TRUE(race(rank, BRAID_NCCL_ALL_GATHER, choice).ok());
+    all_here.arrive_and_wait();
+    if (rank == 0) machine(0).fail("alloc", 0, exhausted("out of memory"));
+    all_here.arrive_and_wait();
+    choice = {};
+    const Status raced = race(rank, BRAID_NCCL_ALL_GATHER, choice, true);
+    EXPECT_TRUE(raced.ok()) << raced.to_string();
+    EXPECT_EQ(choice.won, 0U) << "rank " << rank;
+    const Status next = race(rank, BRAID_NCCL_REDUCE_SCATTER, choice, true);
+    EXPECT_TRUE(next.ok()) << next.to_string();
+    EXPECT_NE(choice.won, 0U) << "there is memory again: rank " << rank;
+    const Status called = call(rank, 2, 1000, true);
+    EXPECT_TRUE(called.ok()) << called.to_string();
+    EXPECT_TRUE(seats_[static_cast<size_t>(rank)]->status().ok());
+  });
+  close(true);
+}
+
+TEST_F(SeatsOverNodes, AWindowThatOneNodeRefusesIsNobodys) {
+  RailLibrary library(0);
+  sign();
+  std::barrier all_here(kRanks);
+  on_ranks([&](int rank) {
+    Seat& seat = *seats_[static_cast<size_t>(rank)];
+    EXPECT_TRUE(open(rank, library).ok());
+    test::GuardedMemory memory(machine(rank), 4096);
+    all_here.arrive_and_wait();
+    if (rank == kRanks - 1)
+      machine(rank).fail("pointer_facts", 0, invalid_argument("it was freed"));
+    all_here.arrive_and_wait();
+    const Status refused = seat.add_window(memory.data(), memory.bytes());
+    EXPECT_FALSE(refused.ok());
+    EXPECT_THAT(refused.message(), testing::HasSubstr("it was freed"));
+    EXPECT_FALSE(seat.drop_window(memory.data()).ok()) << "it is registered: rank " << rank;
+    const Status added = seat.add_window(memory.data(), memory.bytes());
+    EXPECT_TRUE(added.ok()) << added.to_string();
+    braid_nccl_choice choice{};
+    const Status raced = race(rank, BRAID_NCCL_ALL_GATHER, choice, true);
+    EXPECT_TRUE(raced.ok()) << raced.to_string();
+    const Status called = call(rank, 3, 1000, true);
+    EXPECT_TRUE(called.ok()) << called.to_string();
+    all_here.arrive_and_wait();
+    EXPECT_TRUE(seat.drop_window(memory.data()).ok());
+  });
+  close(true);
 }
 
 // One that fails before it comes to the others' exchange let them wait for it, and its next call came to

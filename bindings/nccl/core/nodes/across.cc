@@ -13,6 +13,7 @@
 #include "bindings/nccl/core/enqueue.h"
 #include "bindings/nccl/core/nodes/own_facts.h"
 #include "bindings/nccl/core/nodes/roll_host.h"
+#include "comm/node_group.h"
 #include "sys/host/thread.h"
 
 namespace braid::nccl {
@@ -147,6 +148,16 @@ Result<AcrossNodes::Agreed> AcrossNodes::tell_all(group::Group& group, const cha
     if (const std::string& words = (*all)[rank]; !words.empty())
       return left(unavailable("rank {}: {}", rank, words));
   return Agreed{};
+}
+
+Result<AcrossNodes::Agreed> AcrossNodes::finish(group::Group& group, const Status& own,
+                                                Deadline deadline) {
+  const Status through = comm::NodeGroup(group, map_).finish(deadline);
+  if (!through.ok()) {
+    lose(through);
+    return through;
+  }
+  return tell_all(group, "nodes through", own, deadline);
 }
 
 Result<AcrossNodes::Agreed> AcrossNodes::connect(const braid_nccl_rails& real, group::Group& group,

@@ -57,6 +57,11 @@ class AcrossNodes {
   /// Whether all come to a later meeting; `number` has not been used before. Not ok: lost.
   Result<bool> meet(size_t number, int64_t patience_ns, const IsAborted& is_aborted);
 
+  /// Collective, behind a step that each node's comm has taken among its own ranks, with as many
+  /// exchanges of `group` as that took (comm::NodeGroup): `why_not` where it is not done on all ranks
+  /// of all nodes; `own` is how this one fared. Not ok: lost.
+  Result<Agreed> finish(group::Group& group, const Status& own, Deadline deadline);
+
   bool is_connected() const { return is_connected_; }
   /// Collective, with the device's context: all ranks have a rail, or none (`why_not`). Not ok: lost.
   Result<Agreed> connect(const braid_nccl_rails& real, group::Group& group, comm::Device& device,

@@ -13,8 +13,9 @@ namespace {
 
 constexpr size_t kAddressAt = 8, kSpareFrom = 40, kMarkAt = 80;
 // Its last figure changes with what ranks of several nodes do together: who speaks another one is
-// left to NCCL. 2: a rail's all_gather is sends and receives.
-constexpr char kMagic[8] = {'b', 'r', 'a', 'i', 'd', '\0', 'm', '2'};
+// left to NCCL. 2: a rail's all_gather is sends and receives. 3: who is through with a step of its
+// node goes on exchanging until all are (comm/node_group.h).
+constexpr char kMagic[8] = {'b', 'r', 'a', 'i', 'd', '\0', 'm', '3'};
 constexpr size_t kPortAt = kMarkAt + sizeof kMagic, kSecretAt = kMarkAt + 16;
 static_assert(kSecretAt + 32 == kIdBytes);
 

@@ -4,7 +4,7 @@
 //
 //   0    NCCL's own: a number, and the address of its bootstrap (8, 28 bytes; 2.30: 4 more)
 //   40   zero
-//   80   "braid\0m2" | port, 2 bytes, little-endian | 6 zero | 32 random bytes
+//   80   "braid\0m3" | port, 2 bytes, little-endian | 6 zero | 32 random bytes
 //
 // The address is that of NCCL's bootstrap, which every rank must reach anyway. NCCL hashes all 128
 // bytes of an id alike on every rank, and reads none of ours.
