@@ -337,6 +337,11 @@ Status Stages::add(const Sum& call, const Piece& piece, DevicePtr to) {
 // ---- the rest ----
 
 Status Stages::barrier(Stream stream) {
+  BRAID_RETURN_IF_ERROR(begin(stream));
+  return end(stream, meet(stream));
+}
+
+Status Stages::meet(Stream stream) {
   constexpr uint64_t kWord = 8;
   BRAID_RETURN_IF_ERROR(device::barrier(device_, stream));
   BRAID_RETURN_IF_ERROR(rail_.all_gather(scratch_at(own_piece()), scratch_at(0), kWord, stream));

@@ -114,6 +114,7 @@ class Stages {
   sys::Stream rail_stream(sys::Stream users) const {
     return terms_.is_on_one_stream ? users : stream_.get();
   }
+  Status meet(sys::Stream stream);
   /// What is on `stream` is done before what `other` gets from now on.
   Status pass(sys::Stream stream, sys::Stream other, const sys::OwnedEvent& by);
 
