@@ -104,6 +104,10 @@ TEST(RollWire, SaysWhatWasSaidAndNothingElse) {
   for (const Coming& bad :
        {coming(8, 8, 1, ""), coming(0, 1, 1, ""), coming(0, 999, 1, ""), coming(0, 2, -1, "")})
     EXPECT_FALSE(decode_coming(as_bytes(encode(bad))).ok());
+  // An option says how long, any number of days; who reads it has a limit.
+  const auto long_one = decode_coming(as_bytes(encode(coming(0, 2, INT64_MAX, ""))));
+  ASSERT_TRUE(long_one.ok()) << long_one.status().to_string();
+  EXPECT_EQ(long_one->patience_ns, 7 * 24 * 3600 * 1_s);
   const std::string met = encode(Met{"", {"a", "b"}});
   EXPECT_EQ(decode_met(as_bytes(met)).value().words[1], "b");
   EXPECT_FALSE(decode_met(as_bytes(met).first(met.size() - 1)).ok());

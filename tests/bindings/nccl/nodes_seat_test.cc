@@ -285,6 +285,19 @@ TEST_F(SeatsOverNodes, NothingIsDecidedAtOtherOperations) {
   close(true);
 }
 
+// On one host any value goes.
+TEST_F(SeatsOverNodes, ARankMayWaitForTheOthersForWeeks) {
+  set("BRAID_NCCL_MEET", "40000min");
+  RailLibrary library(0);
+  sign();
+  on_ranks([&](int rank) {
+    const Status opened = open(rank, library);
+    EXPECT_TRUE(opened.ok()) << opened.to_string();
+    EXPECT_FALSE(seats_[static_cast<size_t>(rank)]->is_lost());
+  });
+  close(true);
+}
+
 // A rank without braid: the others do not wait for it, and none takes over.
 TEST_F(SeatsOverNodes, WithoutOneRankItIsNcclsOnAll) {
   RailLibrary library(0);
