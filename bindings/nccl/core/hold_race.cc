@@ -41,8 +41,8 @@ Result<std::string> agreed_key(const Entrants& for_, const RaceTerms& terms) {
   BRAID_ASSIGN_OR_RETURN(const int driver, cuda.driver_version());
   const std::string own = own_facts(facts.name + " " + facts.pci_address, driver);
   BRAID_ASSIGN_OR_RETURN(auto ranks, for_.group.exchange("nccl race of", own, terms.deadline));
-  if (for_.nodes != nullptr) ranks.push_back("over nodes, " + for_.nodes->map);
-  return race_key({for_.op, for_.sizes, for_.real.version, for_.real.config, std::move(ranks)},
+  return race_key({for_.op, for_.sizes, for_.real.version, for_.real.config, std::move(ranks),
+                   for_.nodes != nullptr ? for_.nodes->map : ""},
                   terms.config);
 }
 
