@@ -82,7 +82,10 @@ class RailLibrary {
       ++static_cast<RailLibrary*>(context)->num_aborted_;
       return 0;
     };
-    table_.destroy = [](void*, void*) { return 0; };
+    table_.destroy = [](void* context, void*) {
+      ++static_cast<RailLibrary*>(context)->num_destroyed_;
+      return 0;
+    };
   }
   const braid_nccl_rails* table() const { return &table_; }
   void fail_at(uint64_t call) { fails_at_ = call; }
@@ -100,6 +103,7 @@ class RailLibrary {
     return num_making_;
   }
   int num_aborted() const { return num_aborted_; }
+  int num_destroyed() const { return num_destroyed_; }
 
  private:
   static sys::DevicePtr address_of(const void* memory) {
@@ -116,9 +120,23 @@ class RailLibrary {
   std::vector<std::unique_ptr<test::FakeRail>> rails_;
   int num_ids_ = 0, fails_to_make_at_ = -1;
   int num_making_ = 0;
-  std::atomic<int> num_aborted_{0};
+  std::atomic<int> num_aborted_{0}, num_destroyed_{0};
   bool fails_to_make_ids_ = false, is_held_ = false;
   uint64_t fails_at_ = UINT64_MAX - 1'000'000;
+};
+
+/// GPUs whose work may have no end, for what asks events.
+class EndlessCuda final : public sys::FakeCuda {
+ public:
+  using FakeCuda::FakeCuda;
+  void go_on_until(std::function<bool()> has_ended) { has_ended_ = std::move(has_ended); }
+  Result<bool> is_done(sys::Event event) override {
+    return has_ended_ && !has_ended_() ? Result<bool>(false) : FakeCuda::is_done(event);
+  }
+  Result<bool> is_done(sys::Stream stream) override { return FakeCuda::is_done(stream); }
+
+ private:
+  std::function<bool()> has_ended_;
 };
 
 class SeatsOverNodes : public testing::Test {
@@ -130,7 +148,7 @@ class SeatsOverNodes : public testing::Test {
         {"BRAID_NCCL_TIMEOUT", "20s"}};
     for (const auto& [name, value] : options) set(name, value);
     for (int node = 0; node < kNodes; ++node) {
-      machines_.push_back(std::make_unique<sys::FakeCuda>(kPerNode));
+      machines_.push_back(std::make_unique<EndlessCuda>(kPerNode));
       test::define_all_kernels(*machines_.back());
       test::define_team_kernels(*machines_.back());
       test::define_sums(*machines_.back());
@@ -242,7 +260,7 @@ class SeatsOverNodes : public testing::Test {
     return {};
   }
 
-  std::vector<std::unique_ptr<sys::FakeCuda>> machines_;
+  std::vector<std::unique_ptr<EndlessCuda>> machines_;
   std::vector<std::unique_ptr<Seat>> seats_;
   std::vector<std::string> names_;
 };
@@ -555,6 +573,23 @@ TEST_F(SeatsOverNodes, AnAbortEndsTheMakingOfRails) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   EXPECT_EQ(library.num_aborted(), kRanks);
   close(false);
+}
+
+// NCCL's destroy waits for what is enqueued: for ever, where another rank's process is stopped.
+TEST_F(SeatsOverNodes, AnEndInPeaceBreaksOffARailWhoseWorkHasNoEnd) {
+  RailLibrary library(0);
+  sign();
+  on_ranks([&](int rank) {
+    ASSERT_TRUE(open(rank, library).ok());
+    braid_nccl_choice choice{};
+    ASSERT_TRUE(race(rank, BRAID_NCCL_ALL_GATHER, choice).ok());
+    EXPECT_TRUE(call(rank, 0, 100, true).ok());
+  });
+  for (const auto& machine : machines_)
+    machine->go_on_until([&library] { return library.num_aborted() == kRanks; });
+  close(true);
+  EXPECT_EQ(library.num_aborted(), kRanks);
+  EXPECT_EQ(library.num_destroyed(), 0);
 }
 
 // A rail that fails at any call: an error on every rank, of the call or of the state, and no hang.

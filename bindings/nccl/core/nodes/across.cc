@@ -270,13 +270,23 @@ void AcrossNodes::break_off(comm::Device& device) {
   while (!is_rail_aborted_ && !patience.passed()) std::this_thread::sleep_for(kWorkNap);
 }
 
-// Scratch that may still be used is left to who uses it.
+bool AcrossNodes::finishes_in(int64_t time_ns) {
+  const Deadline patience = Deadline::after_ns(time_ns);
+  while (!stages_->is_finished() && !patience.passed()) std::this_thread::sleep_for(kWorkNap);
+  return stages_->is_finished();
+}
+
+// Work that does not end in peace waits for a rank that stands still. NCCL's destroy would wait for it,
+// without an end, and its abort ends it. Scratch that may still be used is left to who uses it.
 void AcrossNodes::end(bool is_in_peace) {
   if (aborting_.joinable()) aborting_.join();
   if (stages_) {
-    const Deadline patience = Deadline::after_ns(is_in_peace ? kPeaceTime : kAbortTime);
-    while (!stages_->is_finished() && !patience.passed()) std::this_thread::sleep_for(kWorkNap);
-    if (!stages_->is_finished()) (void)stages_.release();
+    bool is_finished = finishes_in(is_in_peace ? kPeaceTime : kAbortTime);
+    if (!is_finished && is_in_peace) {
+      if (const auto made = rail()) made->abort();
+      is_finished = finishes_in(kAbortTime);
+    }
+    if (!is_finished) (void)stages_.release();
   }
   stages_.reset();
   (void)put_rail(nullptr);

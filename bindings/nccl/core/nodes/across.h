@@ -88,7 +88,7 @@ class AcrossNodes {
   /// work of the program's own communicator. False: there is no rail.
   bool begin_abort();
   /// This rank's part is over: later meetings are lost ones. In peace it waits for its work, in the
-  /// device's context; and for whoever is at a meeting, which `is_aborted` ends.
+  /// device's context, some seconds, and then breaks it off; and for whoever is at a meeting, which `is_aborted` ends.
   void end(bool is_in_peace);
 
  private:
@@ -106,6 +106,7 @@ class AcrossNodes {
   Status connect_own(const braid_nccl_rails& real, const std::string& id, comm::Device& device,
                      const NcclRail::GivesUp& gives_up);
   Status warm_up(const NcclRail::GivesUp& gives_up);
+  bool finishes_in(int64_t time_ns);
   std::shared_ptr<NcclRail> rail() const {
     const std::lock_guard lock(mutex_);
     return rail_;
