@@ -82,6 +82,22 @@ TEST(Mark, LiesInSpareBytesAndIsReadFromKeys) {
   EXPECT_EQ(mark_id(odd, "t").code(), Code::kUnsupported) << "no address";
 }
 
+TEST(Mark, IsToldInWords) {
+  Id id = nccl_id();
+  ASSERT_TRUE(mark_id(id, "").ok());
+  const Mark mark = *read_mark(key_of(id));
+  const auto read = decode_mark(encode(mark));
+  ASSERT_TRUE(read.ok()) << read.status().to_string();
+  EXPECT_EQ(read->at.text(), mark.at.text());
+  EXPECT_EQ(read->secret, mark.secret);
+  EXPECT_TRUE(has_roll(mark));
+  EXPECT_FALSE(has_roll(Mark{mark.at, {}}));
+  for (const char* const bad : {"", "short", "0123456789abcdef0123456789abcdef",
+                                "0123456789abcdef0123456789abcdefx 127.0.0.1",
+                                "0123456789abcdef0123456789abcdef80 example"})
+    EXPECT_FALSE(decode_mark(bad).ok()) << bad;
+}
+
 TEST(Mark, NamesTellNoSecretAndTokensNeedTheJobs) {
   Id id = nccl_id();
   ASSERT_TRUE(mark_id(id, "t").ok());

@@ -418,6 +418,34 @@ TEST_F(SeatsOverNodes, AWindowOfALostCommunicatorIsAnError) {
   close(false);
 }
 
+// A child's id is its parent's, whose maker need not be one of the child's ranks. It ended the child's
+// group with it, as the death of a rank that lived.
+TEST_F(SeatsOverNodes, WhoMadeTheIdMayEndAfterTheFirstCall) {
+  RailLibrary library(0);
+  std::array<std::byte, kIdBytes> id = fresh_id();
+  const auto hosts = sys::resolve("127.0.0.1", 0);
+  auto host = RollHost::serve(hosts->front());
+  ASSERT_TRUE(host.ok()) << host.status().to_string();
+  const auto mark = (*host)->add_id("");
+  ASSERT_TRUE(mark.ok());
+  write_mark(id, mark.value());
+  sign_by({reinterpret_cast<const char*>(id.data()), id.size()});
+  std::barrier all_here(kRanks, [&]() noexcept { host->reset(); });
+  on_ranks([&](int rank) {
+    EXPECT_TRUE(open(rank, library).ok());
+    all_here.arrive_and_wait();
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));  // for the news
+    braid_nccl_choice choice{};
+    const Status raced = race(rank, BRAID_NCCL_ALL_GATHER, choice);
+    EXPECT_TRUE(raced.ok()) << raced.to_string();
+    const Status called = call(rank, 1, 1000, true);
+    EXPECT_TRUE(called.ok()) << called.to_string();
+    const Status status = seats_[static_cast<size_t>(rank)]->status();
+    EXPECT_TRUE(status.ok()) << status.to_string();
+  });
+  close(true);
+}
+
 // Whatever fails while rails are made, no rank has any, and all leave it to NCCL.
 TEST_F(SeatsOverNodes, RailsAreAllRanksOrNobodys) {
   for (const int failing : {-1, 0, 1}) {

@@ -553,6 +553,10 @@ struct Watched {
     const Status status = stages->all_gather(send.get(), recv.get(), bytes, Dtype::kUint8, stream);
     EXPECT_TRUE(status.ok()) << status.to_string();
   }
+  void meet(sys::Stream stream) {
+    const Status status = stages->barrier(stream);
+    EXPECT_TRUE(status.ok()) << status.to_string();
+  }
   void expect_behind(const char* what) {
     EXPECT_TRUE(rail.has_looked()) << what;
     EXPECT_EQ(rail.num_missed(), 0U) << what << ": pieces of work that it does not wait for";
@@ -583,6 +587,7 @@ TEST(Stages, CallsOnTwoStreamsKeepTheirOrder) {
   });
 }
 
+// By barriers, which use no stream but the caller's: one of ours belongs to one capture at a time.
 TEST(Stages, CapturesThatTakeTurnsKeepTheirOrder) {
   run_stages({{2, 2}, {}, 0}, [](StageRank& rank) {
     Watched of(rank);
@@ -592,12 +597,12 @@ TEST(Stages, CapturesThatTakeTurnsKeepTheirOrder) {
     of.cuda.begin_capture(first);
     ASSERT_TRUE(of.cuda.record(fork.get(), first).ok());
     ASSERT_TRUE(of.cuda.wait_event(side, fork.get()).ok());
-    of.gather(first);
+    of.meet(first);
     of.cuda.begin_capture(second);
-    of.gather(second);
-    of.gather(eager);
+    of.meet(second);
+    of.meet(eager);
     of.rail.watch(side, first);
-    of.gather(side);
+    of.meet(side);
     of.expect_behind("the same graph's, on two streams");
     (void)of.cuda.end_capture(second);
     (void)of.cuda.end_capture(first);
@@ -611,8 +616,7 @@ TEST(Stages, ABarrierIsOneOfTheCallsInOrder) {
     const auto [a, b, c, d] = of.streams;
     of.gather(a, true);
     of.rail.watch(b, a);
-    const Status status = of.stages->barrier(b);
-    EXPECT_TRUE(status.ok()) << status.to_string();
+    of.meet(b);
     of.expect_behind("a barrier");
     of.rail.watch(c, b);
     of.gather(c);

@@ -1,5 +1,6 @@
 #include "bindings/nccl/core/nodes/across.h"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
@@ -72,7 +73,8 @@ Result<std::unique_ptr<AcrossNodes>> AcrossNodes::sign(const std::string& key, c
   BRAID_ASSIGN_OR_RETURN(facts.host, hashed_host(config.text("BRAID_HOST_ID")));
   BRAID_ASSIGN_OR_RETURN(auto guest, RollGuest::sign(*mark, key, config.text("BRAID_JOB_TOKEN"),
                                                      Deadline::after_ns(kSignTime)));
-  return std::unique_ptr<AcrossNodes>(new AcrossNodes(config, std::move(facts), std::move(guest)));
+  return std::unique_ptr<AcrossNodes>(
+      new AcrossNodes(key, config, std::move(facts), std::move(guest)));
 }
 
 AcrossNodes::~AcrossNodes() { end(false); }
@@ -108,8 +110,44 @@ Result<AcrossNodes::Agreed> AcrossNodes::come(int rank, int num_ranks, int nccl_
   const auto map = judge_nodes(all, may_share_);
   if (!map.ok()) return left(map.status());
   map_ = map.value();
+  BRAID_ASSIGN_OR_RETURN(Agreed agreed, move_roll(is_aborted));
+  if (agreed.why_not) return agreed;
   BRAID_ASSIGN_OR_RETURN(served_, meet(kGroupTopic, "", patience_ns_, is_aborted));
   return served_.all_came() ? Agreed{} : left(unavailable("{}", served_.why_not));
+}
+
+/// Of rank 0, for all: where it can be signed. Empty: it stays, for it is here already, or cannot be.
+std::string AcrossNodes::open_roll() const {
+  if (const auto mark = read_mark(key_); mark && has_roll(*mark)) return "";
+  const auto here = guest_->own_address();
+  const auto mark = here.ok() ? add_roll(here.value(), job_token_) : Result<Mark>(here.status());
+  if (mark.ok()) return encode(mark.value());
+  log::info("nccl", "rank 0 has no roll of its own: {}", mark.status().message());
+  return "";
+}
+
+// Who made the id need not be a rank: a child's is its parent's. Its end in order would be that of the
+// others' group. So the roll goes on where rank 0 is, once all have said in the old one that they have
+// signed there; where one has not, all stay.
+Result<AcrossNodes::Agreed> AcrossNodes::move_roll(const IsAborted& is_aborted) {
+  BRAID_ASSIGN_OR_RETURN(const Met told,
+                         meet("roll", rank_ == 0 ? open_roll() : "", patience_ns_, is_aborted));
+  if (!told.all_came()) return left(unavailable("{}", told.why_not));
+  if (told.words.front().empty()) return Agreed{};
+  auto next = sign_at(told.words.front());
+  BRAID_ASSIGN_OR_RETURN(const Met met,
+                         meet("signed", next.ok() ? "yes" : "no", patience_ns_, is_aborted));
+  if (!met.all_came()) return left(unavailable("{}", met.why_not));
+  const auto is_yes = [](const std::string& said) { return said == "yes"; };
+  if (!std::ranges::all_of(met.words, is_yes)) return Agreed{};
+  const std::lock_guard at_the_roll(guest_mutex_);
+  guest_ = std::move(next).value();
+  return Agreed{};
+}
+
+Result<std::unique_ptr<RollGuest>> AcrossNodes::sign_at(const std::string& told) const {
+  BRAID_ASSIGN_OR_RETURN(const Mark mark, decode_mark(told));
+  return RollGuest::sign(mark, key_, job_token_, Deadline::after_ns(kSignTime));
 }
 
 Result<std::shared_ptr<group::Group>> AcrossNodes::join(Deadline deadline,

@@ -2,7 +2,8 @@
 // of the ranks of its node.
 //
 //   sign()    before NCCL's init: this rank is in the roll over nodes
-//   come()    at the first all_gather or reduce_scatter: all ranks hear of all, and judge alike
+//   come()    at the first all_gather or reduce_scatter: all ranks hear of all, and judge alike. The
+//             roll goes over to rank 0's process: whoever made the id may end from then on
 //   join()    the group of all ranks
 //   vote()    when each has set itself up, or failed to
 //   connect() outside of captures: the rail between nodes, and what stages need
@@ -92,14 +93,20 @@ class AcrossNodes {
   void end(bool is_in_peace);
 
  private:
-  AcrossNodes(const Config& config, RankFacts facts, std::unique_ptr<RollGuest> guest)
-      : facts_(std::move(facts)),
+  AcrossNodes(const std::string& key, const Config& config, RankFacts facts,
+              std::unique_ptr<RollGuest> guest)
+      : key_(key),
+        job_token_(config.text("BRAID_JOB_TOKEN")),
+        facts_(std::move(facts)),
         may_share_(config.flag("BRAID_NCCL_SHARED")),
         is_exact_(config.flag("BRAID_NCCL_NODES_EXACT")),
         patience_ns_(config.duration_ns("BRAID_NCCL_MEET")),
         guest_(std::move(guest)) {}
   Result<Met> meet(const std::string& topic, std::string words, int64_t patience_ns,
                    const IsAborted& is_aborted);
+  Result<Agreed> move_roll(const IsAborted& is_aborted);
+  std::string open_roll() const;
+  Result<std::unique_ptr<RollGuest>> sign_at(const std::string& told) const;
   Result<Agreed> tell_all(group::Group& group, const char* topic, const Status& own,
                           Deadline deadline);
   static Agreed left(const Status& why) { return Agreed{why}; }
@@ -114,6 +121,7 @@ class AcrossNodes {
   /// False where the communicator is being aborted: then nobody waits for what comes of the rail.
   bool put_rail(std::shared_ptr<NcclRail> rail);
 
+  const std::string key_, job_token_;
   RankFacts facts_;
   const bool may_share_;
   const bool is_exact_;

@@ -3,6 +3,7 @@
 #include <netinet/in.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstring>
 
 #include "group/keyed_hash.h"
@@ -50,6 +51,27 @@ Result<sys::Endpoint> bootstrap_of(std::span<const std::byte, kIdBytes> id) {
   if (!std::all_of(id.begin() + kSpareFrom, id.end(), is_zero))
     return unsupported("NCCL's id has no spare bytes");
   return *at;
+}
+
+std::string encode(const Mark& mark) {
+  return fmt::format("{}{} {}", as_text(mark.secret), mark.at.port(), mark.at.host());
+}
+
+Result<Mark> decode_mark(std::string_view words) {
+  Mark mark;
+  const size_t space = words.find(' ', std::min(words.size(), mark.secret.size()));
+  if (space == std::string_view::npos) return invalid_argument("no mark of a roll");
+  std::memcpy(mark.secret.data(), words.data(), mark.secret.size());
+  uint16_t port = 0;
+  const char* const end = words.data() + space;
+  const auto read = std::from_chars(words.data() + mark.secret.size(), end, port);
+  if (read.ec != std::errc() || read.ptr != end) return invalid_argument("no mark of a roll");
+  const std::string_view host = words.substr(space + 1);
+  if (host.empty() || host.find_first_not_of("0123456789abcdef.:") != std::string_view::npos)
+    return invalid_argument("no mark of a roll");  // an address, which nobody has to be asked for
+  BRAID_ASSIGN_OR_RETURN(const auto hosts, sys::resolve(host, port));
+  mark.at = hosts.front();
+  return mark;
 }
 
 void write_mark(std::span<std::byte, kIdBytes> id, const Mark& mark) {

@@ -35,6 +35,10 @@ struct Mark {
 /// The address that NCCL has put into an id, with its own port. unsupported when it is none that we
 /// know, or when the bytes of the mark are used.
 Result<sys::Endpoint> bootstrap_of(std::span<const std::byte, kIdBytes> id);
+/// What a rank tells the others of a roll of its own.
+std::string encode(const Mark& mark);
+Result<Mark> decode_mark(std::string_view words);
+
 /// Into an id for which bootstrap_of() is ok. Only the port of `mark.at` is written.
 void write_mark(std::span<std::byte, kIdBytes> id, const Mark& mark);
 /// Of a communicator's key, which begins with its first id, or its parent's. Nothing: it has none.
