@@ -503,7 +503,8 @@ TEST(NcclRail, ARailThatIsAbortedIsAskedNothingMore) {
   GoesOn library(INT_MAX);
   on_table(library.table, [&](NcclRail& rail) {
     std::thread caller([&] { EXPECT_EQ(rail.exchange(Passage{}, {}).code(), Code::kUnavailable); });
-    while (library.num_asked < 3) std::this_thread::yield();
+    const Deadline patience = test::test_deadline();
+    while (library.num_asked < 3 && !patience.passed()) std::this_thread::yield();
     rail.abort();
     EXPECT_TRUE(library.is_freed);
     caller.join();
@@ -519,7 +520,8 @@ TEST(RailOfNccl, IsAskedNothingMoreWhenItIsAborted) {
     was_aborted = false;
     does_not_block = true;
     std::thread aborter([&] {
-      while (num_looks < 3) std::this_thread::yield();
+      const Deadline patience = test::test_deadline();
+      while (num_looks < 3 && !patience.passed()) std::this_thread::yield();
       rail.abort();
     });
     EXPECT_FALSE(rail.exchange(Passage{}, {}).ok());
