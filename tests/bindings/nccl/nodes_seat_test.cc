@@ -554,6 +554,30 @@ TEST_F(SeatsOverNodes, AWindowThatOneNodeRefusesIsNobodys) {
   close(true);
 }
 
+// Whose GPUs are shared a node knows of its own ranks alone, and those look for no disturbance: they
+// were at another exchange of the race than the other node's.
+TEST_F(SeatsOverNodes, RanksOfOneNodeMayShareAGpu) {
+  set("BRAID_TUNE", "auto");
+  set("BRAID_TUNE_TIME", "1s");
+  const std::string cache = testing::TempDir() + "seats_that_share_" + std::to_string(getpid());
+  set("BRAID_CACHE_DIR", cache);
+  RailLibrary library(0);
+  const braid_nccl_real real{nullptr, 22809, 0, [](void*, const braid_nccl_call*) { return 0; }};
+  sign();
+  on_ranks([&](int rank) {
+    Seat& seat = *seats_[static_cast<size_t>(rank)];
+    const int device = rank < kPerNode ? 0 : rank % kPerNode;
+    const Status opened = seat.open({rank, kRanks, device, BRAID_NCCL_ALL_GATHER, library.table()});
+    ASSERT_TRUE(opened.ok()) << opened.to_string();
+    braid_nccl_choice choice{};
+    const Status raced = seat.race(BRAID_NCCL_ALL_GATHER, false, &real, choice);
+    EXPECT_TRUE(raced.ok()) << raced.to_string();
+    EXPECT_TRUE(seat.status().ok());
+  });
+  close(true);
+  std::filesystem::remove_all(cache);
+}
+
 // One that fails before it comes to the others' exchange let them wait for it, and its next call came to
 // rails that were never made.
 TEST_F(SeatsOverNodes, ARankThatFailsOnItsWayToTheRailsTellsTheOthers) {
