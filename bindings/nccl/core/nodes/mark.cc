@@ -1,5 +1,6 @@
 #include "bindings/nccl/core/nodes/mark.h"
 
+#include <arpa/inet.h>
 #include <netinet/in.h>
 
 #include <algorithm>
@@ -42,6 +43,19 @@ std::optional<sys::Endpoint> address_in(std::span<const std::byte, kIdBytes> id)
   return sys::Endpoint(reinterpret_cast<const sockaddr*>(&address), length);
 }
 
+/// Of a literal, so that no resolver is asked; nothing when it is none.
+std::optional<sys::Endpoint> literal_address(const std::string& host) {
+  sockaddr_in four{};
+  four.sin_family = AF_INET;
+  if (inet_pton(AF_INET, host.c_str(), &four.sin_addr) == 1)
+    return sys::Endpoint(reinterpret_cast<const sockaddr*>(&four), sizeof four);
+  sockaddr_in6 six{};
+  six.sin6_family = AF_INET6;
+  if (inet_pton(AF_INET6, host.c_str(), &six.sin6_addr) == 1)
+    return sys::Endpoint(reinterpret_cast<const sockaddr*>(&six), sizeof six);
+  return std::nullopt;
+}
+
 }  // namespace
 
 Result<sys::Endpoint> bootstrap_of(std::span<const std::byte, kIdBytes> id) {
@@ -66,11 +80,10 @@ Result<Mark> decode_mark(std::string_view words) {
   const char* const end = words.data() + space;
   const auto read = std::from_chars(words.data() + mark.secret.size(), end, port);
   if (read.ec != std::errc() || read.ptr != end) return invalid_argument("no mark of a roll");
-  const std::string_view host = words.substr(space + 1);
-  if (host.empty() || host.find_first_not_of("0123456789abcdef.:") != std::string_view::npos)
-    return invalid_argument("no mark of a roll");  // an address, which nobody has to be asked for
-  BRAID_ASSIGN_OR_RETURN(const auto hosts, sys::resolve(host, port));
-  mark.at = hosts.front();
+  const auto at = literal_address(std::string(words.substr(space + 1)));
+  if (!at) return invalid_argument("no mark of a roll");
+  mark.at = *at;
+  mark.at.set_port(port);
   return mark;
 }
 

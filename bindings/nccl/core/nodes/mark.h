@@ -35,7 +35,8 @@ struct Mark {
 /// The address that NCCL has put into an id, with its own port. unsupported when it is none that we
 /// know, or when the bytes of the mark are used.
 Result<sys::Endpoint> bootstrap_of(std::span<const std::byte, kIdBytes> id);
-/// What a rank tells the others of a roll of its own.
+/// What a rank tells the others of a roll of its own. invalid_argument when it is none, at an address
+/// that means the same on every host.
 std::string encode(const Mark& mark);
 Result<Mark> decode_mark(std::string_view words);
 
