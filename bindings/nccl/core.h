@@ -16,7 +16,7 @@
 extern "C" {
 #endif
 
-#define BRAID_NCCL_CORE_VERSION 6u
+#define BRAID_NCCL_CORE_VERSION 7u
 #define BRAID_NCCL_MOST_RANKS 16       /* of one host; more are never taken over */
 #define BRAID_NCCL_MOST_NODE_RANKS 256 /* of several hosts */
 
@@ -78,7 +78,8 @@ typedef struct {
 } braid_nccl_passage;
 
 /* The real library, for communicators of the core's own between nodes. Functions return an
- * ncclResult_t, and what they enqueue has been enqueued when it is 0. Threads: any. */
+ * ncclResult_t, and what they enqueue has been enqueued when it is 0. Of exchange() and all_gather()
+ * it may be ncclInProgress: they are over when error() says something else. Threads: any. */
 typedef struct {
   void* context;
   int version; /* as ncclGetVersion tells it */

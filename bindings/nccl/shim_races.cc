@@ -117,7 +117,7 @@ int Shim::run_real(void* racer, const braid_nccl_call* call) {
   return static_cast<int>(to.shim->end_of(*to.entry, to.comm, to.shim->forward(asked)));
 }
 
-/// Of a call on a rail, which is ours to end (core/nodes/nccl_rail.h).
+/// Of a rail that is being made: nobody else has it yet (core/nodes/nccl_rail.h asks about its calls).
 NcclResult Shim::end_of(NcclComm rail, NcclResult now) {
   return wait_for_end(now, [&](NcclResult* next) { return real_.get_async_error(rail, next); });
 }

@@ -88,13 +88,13 @@ const braid_nccl_rails* Shim::rails() {
                          void* stream) {
       Shim& shim = *static_cast<Shim*>(context);
       const Inside inside;
-      return static_cast<int>(shim.end_of(comm, shim.exchange(comm, *passage, stream)));
+      return static_cast<int>(shim.exchange(comm, *passage, stream));
     };
     rails_.all_gather = [](void* context, void* comm, const void* send, void* recv, uint64_t bytes,
                            void* stream) {
       Shim& shim = *static_cast<Shim*>(context);
       const Inside inside;
-      return static_cast<int>(shim.end_of(comm, shim.give_all(comm, send, recv, bytes, stream)));
+      return static_cast<int>(shim.give_all(comm, send, recv, bytes, stream));
     };
     rails_.error = [](void* context, void* comm) {
       NcclResult error = NcclResult::kSuccess;

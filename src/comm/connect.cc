@@ -53,8 +53,7 @@ Result<std::unique_ptr<transport::Lane>> open_node_lane(Comm::State& state, cons
   auto lane = spec.kind == fabric::LinkKind::kShm
                   ? transport::connect_shm(node, *bells, options, deadline)
                   : transport::connect_staged(node, *bells, options, deadline);
-  constexpr int kExchanges = 2;  // of a lane in shared memory: what is offered, what was opened
-  BRAID_RETURN_IF_ERROR(node.finish(kExchanges, deadline));
+  BRAID_RETURN_IF_ERROR(node.finish(deadline));
   BRAID_RETURN_IF_ERROR(group::agree(*state.group, "node link " + spec.name,
                                      lane.status().with_context(node.name()), "", deadline)
                             .status());

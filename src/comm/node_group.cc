@@ -1,6 +1,15 @@
 #include "comm/node_group.h"
 
+#include <algorithm>
+
 namespace braid::comm {
+
+namespace {
+
+// With no line's end, as behind every topic, so it is no blob of an exchange.
+constexpr std::string_view kThrough = "through";
+
+}  // namespace
 
 std::string NodeGroup::name() const {
   return fmt::format("node {} (from rank {} on)", map_.node_of(whole_.rank()), first());
@@ -9,7 +18,6 @@ std::string NodeGroup::name() const {
 // The topic travels in the blob: another node may be at another one, or have given up.
 Result<std::vector<std::string>> NodeGroup::exchange(std::string_view topic, std::string_view blob,
                                                      Deadline deadline) {
-  ++num_exchanges_;
   BRAID_ASSIGN_OR_RETURN(const std::vector<std::string> all,
                          whole_.exchange("nodes", fmt::format("{}\n{}", topic, blob), deadline));
   std::vector<std::string> ours;
@@ -23,12 +31,11 @@ Result<std::vector<std::string>> NodeGroup::exchange(std::string_view topic, std
   return ours;
 }
 
-Status NodeGroup::finish(int count, Deadline deadline) {
-  while (num_exchanges_ < count) {
-    ++num_exchanges_;
-    BRAID_RETURN_IF_ERROR(whole_.exchange("nodes", "given up\n", deadline).status());
+Status NodeGroup::finish(Deadline deadline) {
+  while (true) {
+    BRAID_ASSIGN_OR_RETURN(const auto all, whole_.exchange("nodes", kThrough, deadline));
+    if (std::ranges::all_of(all, [](const auto& said) { return said == kThrough; })) return {};
   }
-  return {};
 }
 
 }  // namespace braid::comm

@@ -1,8 +1,14 @@
 // NodeGroup: the ranks of this rank's node, seen as a group of their own, 0 to per_node - 1. What
-// they exchange goes through the whole group, so all nodes open the same things at the same time:
-// every rank of the comm takes every step, and each looks at its own node's blobs. What one node
-// gives up after its first exchange the others do not hear of before the last: finish() takes part
-// in those that are left.
+// they exchange goes through the whole group, of which each rank looks at its own node's blobs: an
+// exchange of one node is one of all nodes.
+//
+// How many a step takes follows from a node alone: what its disk keeps, what its clock says, what it
+// has no memory for. So each rank that is through with a step says so in finish(), again and again,
+// until there is an exchange in which all ranks of all nodes do. All have the same words of it, so
+// all leave behind the same one, however many exchanges any node has needed. It comes: who is not
+// through comes to its next exchange, where the others are, or gets through, by an error of its own
+// or because a rank of its node says that it is through; and a rank that dies or stands still ends
+// any exchange.
 //
 // Threads: as Group.
 #pragma once
@@ -32,8 +38,9 @@ class NodeGroup final : public group::Group {
   Status barrier(std::string_view topic, Deadline deadline) override {
     return exchange(topic, "", deadline).status();
   }
-  /// Takes part in exchanges until there have been `count`.
-  Status finish(int count, Deadline deadline);
+  /// Behind what the ranks of each node have exchanged, also where that ended in an error: ok when
+  /// all ranks of all nodes are here. Else the whole group is out of step.
+  Status finish(Deadline deadline);
   bool broken() const noexcept override { return whole_.broken(); }
   Status fate() const override { return whole_.fate(); }
   void report(const Status& why) override { whole_.report(why); }
@@ -45,7 +52,6 @@ class NodeGroup final : public group::Group {
 
   group::Group& whole_;
   const fabric::NodeMap map_;
-  int num_exchanges_ = 0;
 };
 
 }  // namespace braid::comm

@@ -56,6 +56,11 @@ void judge(std::string_view body) {
 }
 
 void read_id(std::string_view body) {
+  if (const auto told = decode_mark(body); told.ok()) {
+    const auto again = decode_mark(encode(told.value()));
+    BRAID_CHECK(again.ok() && again->at == told->at && again->secret == told->secret,
+                "a mark of {} bytes does not read back", body.size());
+  }
   const auto mark = read_mark(body);
   if (!mark) return;
   BRAID_CHECK(mark->at.port() != 0, "a roll at port 0");

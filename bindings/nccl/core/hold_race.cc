@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <string>
 #include <thread>
@@ -40,8 +41,8 @@ Result<std::string> agreed_key(const Entrants& for_, const RaceTerms& terms) {
   BRAID_ASSIGN_OR_RETURN(const int driver, cuda.driver_version());
   const std::string own = own_facts(facts.name + " " + facts.pci_address, driver);
   BRAID_ASSIGN_OR_RETURN(auto ranks, for_.group.exchange("nccl race of", own, terms.deadline));
-  if (for_.nodes != nullptr) ranks.push_back("over nodes, " + for_.nodes->map);
-  return race_key({for_.op, for_.sizes, for_.real.version, for_.real.config, std::move(ranks)},
+  return race_key({for_.op, for_.sizes, for_.real.version, for_.real.config, std::move(ranks),
+                   for_.nodes != nullptr ? for_.nodes->map : ""},
                   terms.config);
 }
 
@@ -62,10 +63,21 @@ SizeRange left_of(SizeRange sizes, const KeptRace& kept, int64_t time_ns) {
   return sizes;
 }
 
+/// Whether ranks take turns on a GPU anywhere. A device knows of its own node's.
+Result<bool> take_turns(const Entrants& for_, const RaceTerms& terms) {
+  const bool own = for_.device.gpus().are_shared;
+  if (for_.nodes == nullptr) return own;
+  const int64_t told = own ? 1 : 0;
+  BRAID_ASSIGN_OR_RETURN(const auto all, group::exchange_numbers(for_.group, "nccl race turns",
+                                                                 {&told, 1}, terms.deadline));
+  return std::ranges::any_of(all, [](const auto& of_rank) { return of_rank[0] != 0; });
+}
+
 /// Whether nobody else's kernels run on these GPUs, after a while if need be. Where ranks share a
 /// GPU they see each other's, and cannot tell.
-Result<bool> is_calm(const Entrants& for_, const RaceTerms& terms, int num_looks) {
-  if (for_.device.gpus().are_shared) return true;
+Result<bool> is_calm(const Entrants& for_, const RaceTerms& terms, bool takes_turns,
+                     int num_looks) {
+  if (takes_turns) return true;
   coll::device::CallTimer timer(for_.device, for_.group, terms.deadline, 4096);
   BRAID_RETURN_IF_ERROR(
       group::agree(for_.group, "nccl race looks", timer.prepare(), "", terms.deadline).status());
@@ -116,11 +128,11 @@ struct Ran {
 
 Result<Ran> run_if_calm(const Entrants& for_, const RaceTerms& terms) {
   Ran ran;
-  BRAID_ASSIGN_OR_RETURN(ran.counts, is_calm(for_, terms, kMostLooks));
+  BRAID_ASSIGN_OR_RETURN(const bool takes_turns, take_turns(for_, terms));
+  BRAID_ASSIGN_OR_RETURN(ran.counts, is_calm(for_, terms, takes_turns, kMostLooks));
   if (ran.counts) {
     RaceTrack track(for_, terms.deadline, terms.time_ns + kPatience);
     BRAID_RETURN_IF_ERROR(track.prepare());
-    const bool takes_turns = for_.device.gpus().are_shared;
     Result<Outcome> raced =
         race(track, terms.time_ns, takes_turns ? kAgreementOfTurns : kAgreement, for_.least_gain());
     if (raced.status().code() == Code::kUnsupported) {
@@ -128,7 +140,7 @@ Result<Ran> run_if_calm(const Entrants& for_, const RaceTerms& terms) {
       return Ran{};
     }
     BRAID_ASSIGN_OR_RETURN(ran.outcome, std::move(raced));
-    BRAID_ASSIGN_OR_RETURN(ran.counts, is_calm(for_, terms, 1));
+    BRAID_ASSIGN_OR_RETURN(ran.counts, is_calm(for_, terms, takes_turns, 1));
   }
   if (!ran.counts) tell_disturbed(for_);
   return ran;

@@ -24,15 +24,18 @@ constexpr int kCodeRevision = 1;
 constexpr size_t kMostTextBytes = 64 << 10, kMostNameBytes = 256, kMostFileBytes = 64 << 10;
 constexpr uint64_t kMostNs = uint64_t{1} << 62;
 
-/// What NCCL says and where it meets, not how fast it is.
+/// Of NCCL's, not what it says and where it meets. Where a GPU has one queue for all streams nothing
+/// of a call runs beside anything else of it.
 bool is_of_speed(std::string_view variable) {
-  return variable.starts_with("NCCL_") && !variable.starts_with("NCCL_DEBUG") &&
-         !variable.starts_with("NCCL_COMM_ID=");
+  return (variable.starts_with("NCCL_") && !variable.starts_with("NCCL_DEBUG") &&
+          !variable.starts_with("NCCL_COMM_ID=")) ||
+         variable.starts_with("CUDA_DEVICE_MAX_CONNECTIONS=");
 }
 
-bool is_raced_under(std::string_view option) {
+/// Exact partials are twice or four times the bytes between nodes.
+bool is_raced_under(std::string_view option, bool is_over_nodes) {
   return (option.starts_with("BRAID_GPU_") && option != "BRAID_GPU_SAMPLE") ||
-         option == "BRAID_LINK_CAP";
+         option == "BRAID_LINK_CAP" || (is_over_nodes && option == "BRAID_NCCL_NODES_EXACT");
 }
 
 std::string text_of_file(const std::string& path) {
@@ -66,7 +69,7 @@ std::string value_of(const Config& config, const Option& option) {
 
 }  // namespace
 
-std::string nccl_environment() {
+std::string race_environment() {
   std::vector<std::string> found;
   for (char** each = environ; each != nullptr && *each != nullptr; ++each)
     if (is_of_speed(*each)) found.emplace_back(*each);
@@ -78,7 +81,7 @@ std::string nccl_environment() {
 
 std::string own_facts(const std::string& gpu, int driver_version) {
   return fmt::format("{} driver {} environment {}", gpu, driver_version,
-                     fabric::text_hash(nccl_environment()));
+                     fabric::text_hash(race_environment()));
 }
 
 std::string race_key(const Raced& raced, const Config& config) {
@@ -87,8 +90,9 @@ std::string race_key(const Raced& raced, const Config& config) {
                   kCodeRevision, BRAID_VERSION, raced.nccl_version, raced.nccl_config,
                   static_cast<int>(raced.op), raced.sizes.begin, raced.sizes.end);
   for (const std::string& rank : raced.ranks) text += rank + "\n";
+  if (!raced.nodes.empty()) text += "over nodes, " + raced.nodes + "\n";
   for (const Option& option : all_options())
-    if (is_raced_under(option.name))
+    if (is_raced_under(option.name, !raced.nodes.empty()))
       text += fmt::format("{}={}\n", option.name, value_of(config, option));
   return fabric::text_hash(text);
 }

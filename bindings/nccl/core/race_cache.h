@@ -20,12 +20,13 @@ struct Raced {
   int nccl_version;
   uint64_t nccl_config;
   std::vector<std::string> ranks;  // what each says of itself: own_facts()
+  std::string nodes = "";          // "2 x 2"; empty: one node
 };
 
-/// This rank's GPU, its driver, and what NCCL's environment is: variables and files.
+/// This rank's GPU, its driver, and what the environment of races is: variables and files.
 std::string own_facts(const std::string& gpu, int driver_version);
-/// NCCL's variables that may change how fast it is, sorted, and what its files set.
-std::string nccl_environment();
+/// Variables that may change how fast NCCL or braid is, sorted, and what NCCL's files set.
+std::string race_environment();
 
 /// Equal only where all of it is, and braid's own settings and code.
 std::string race_key(const Raced& raced, const Config& config);

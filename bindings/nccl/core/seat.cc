@@ -186,8 +186,8 @@ Status Seat::use_group(std::shared_ptr<group::Group> group) {
   return is_aborted_ ? unavailable("aborted") : Status();
 }
 
-// The comm is that of this node's ranks; what they exchange goes through all of them, so that nodes
-// go through this in step.
+// The comm is that of this node's ranks; what they exchange goes through all of them. Who fails says
+// so to the group, which ends it on all.
 Status Seat::set_up_over_nodes(Deadline deadline) {
   if (rails_ == nullptr) return internal_error("there is no library to make rails of");
   BRAID_ASSIGN_OR_RETURN(std::shared_ptr<group::Group> group,
@@ -199,8 +199,10 @@ Status Seat::set_up_over_nodes(Deadline deadline) {
   BRAID_ASSIGN_OR_RETURN(
       comm_, comm::Comm::create(std::make_unique<comm::NodeGroup>(*group, across_->map()), config));
   comm_->call_it("nccl " + roll_.name());
-  return coll::device::on_device(
-      *comm_, device_, [](comm::Device&) { return Status(); }, coll::device::Memory::kSmall, cuda_);
+  BRAID_RETURN_IF_ERROR(coll::device::on_device(
+      *comm_, device_, [](comm::Device&) { return Status(); }, coll::device::Memory::kSmall,
+      cuda_));
+  return comm::NodeGroup(*group, across_->map()).finish(deadline);
 }
 
 Status Seat::set_up(int rank, int num_ranks, int device, Deadline deadline) {
@@ -344,8 +346,23 @@ Status Seat::race_here(braid_nccl_op op, bool is_large, const braid_nccl_real* r
       BRAID_ASSIGN_OR_RETURN(keeps_room_, make_room(device));
       if (!keeps_room_) choice = {};
     }
-    return keeps_room_ ? Status() : device.arena().give_back_room(race_deadline());
+    return keeps_room_ ? Status() : give_back_room(device);
   });
+}
+
+// Each node takes such steps by itself, and may be through with one long before another is.
+Result<AcrossNodes::Agreed> Seat::all_through(const Status& own, Deadline deadline) {
+  if (is_over_nodes_) return across_->finish(*group_, own, deadline);
+  AcrossNodes::Agreed agreed;
+  if (!own.ok()) agreed.why_not = own;
+  return agreed;
+}
+
+/// A node that has none takes part.
+Status Seat::give_back_room(comm::Device& device) {
+  const Status given = device.arena().give_back_room(race_deadline());
+  BRAID_ASSIGN_OR_RETURN(const auto agreed, all_through(given, race_deadline()));
+  return agreed.why_not.value_or(Status());
 }
 
 Result<braid_nccl_choice> Seat::race_on(comm::Device& device, braid_nccl_op op, bool is_large,
@@ -372,10 +389,12 @@ Result<braid_nccl_choice> Seat::race_on(comm::Device& device, braid_nccl_op op, 
 // Every rank has the same verdict. That one has no memory is no trouble: NCCL has the call.
 Result<bool> Seat::make_room(comm::Device& device) {
   const Status made = coll::device::make_room(comm_->state());
-  if (device.arena().has_room()) return made.ok() ? Result<bool>(true) : Result<bool>(made);
+  BRAID_ASSIGN_OR_RETURN(const auto agreed, all_through(made, race_deadline()));
+  if (!agreed.why_not) return device.arena().has_room();
+  if (device.arena().has_room() && !made.ok()) return made;
   if (group_->broken()) return group_->fate();
   log::info("nccl", "gpu {}: no memory for large messages, which are left to NCCL: {}", device_,
-            made.message());
+            agreed.why_not->message());
   return false;
 }
 
@@ -391,8 +410,12 @@ Status Seat::with_device(const std::function<Status(comm::Device&)>& body) {
 
 Status Seat::add_window(const void* memory, uint64_t bytes) {
   if (is_lost()) return across_->lost();
-  return with_device(
+  const Status own = with_device(
       [&](comm::Device& device) { return device.registrations().add(address_of(memory), bytes); });
+  const Deadline deadline = Deadline::after_ns(config_.duration_ns("BRAID_TIMEOUT"));
+  BRAID_ASSIGN_OR_RETURN(const auto agreed, all_through(own, deadline));
+  if (agreed.why_not && own.ok()) (void)drop_window(memory);
+  return agreed.why_not.value_or(Status());
 }
 
 Status Seat::drop_window(const void* memory) {

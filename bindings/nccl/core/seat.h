@@ -65,7 +65,8 @@ class Seat {
   /// `real` all is braid's that there is memory for. After an error the seat is of no use.
   Status race(int op, bool is_large, const braid_nccl_real* real, braid_nccl_choice& choice);
   Status run(const braid_nccl_call& call);
-  /// Collective: calls land in place in this memory from now on. Null where it is gone.
+  /// Collective: calls land in place in this memory from now on, or, on all ranks, they do not. Null
+  /// where it is gone.
   Status add_window(const void* memory, uint64_t bytes);
   /// This rank's part of it ends.
   Status drop_window(const void* memory);
@@ -106,6 +107,8 @@ class Seat {
   Result<braid_nccl_choice> race_on(comm::Device& device, braid_nccl_op op, bool is_large,
                                     const braid_nccl_real& real);
   Result<bool> make_room(comm::Device& device);
+  Status give_back_room(comm::Device& device);
+  Result<AcrossNodes::Agreed> all_through(const Status& own, Deadline deadline);
   Result<bool> all_come_to(int op, bool is_large);
   Deadline race_deadline() const;
   Status with_device(const std::function<Status(comm::Device&)>& body);

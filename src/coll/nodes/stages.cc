@@ -52,9 +52,6 @@ uint64_t in_units(uint64_t bytes, uint64_t most) {
   return std::max(std::min(bytes, most) / kPieceUnit, uint64_t{1}) * kPieceUnit;
 }
 
-// The default streams by their names: neither is ever captured.
-bool is_default(Stream stream) { return reinterpret_cast<uintptr_t>(stream.handle) <= 1; }
-
 // An average is a sum until its last step.
 RedOp partial_op(RedOp op) { return op == RedOp::kAvg ? RedOp::kSum : op; }
 
@@ -131,22 +128,12 @@ Status Stages::pass(Stream stream, Stream other, const sys::OwnedEvent& by) {
   return cuda_.wait_event(other, by.get());
 }
 
-// Calls on different streams use the same scratch. Captured work may not wait for an event of
-// another capture, or of none: a graph and what is not in it are the caller's to order, as with
-// every other call on a Device.
+// Calls on different streams use the same scratch. A capture that has become invalid is found here,
+// before the rail has anything of the call.
 Status Stages::begin(Stream stream) {
   BRAID_RETURN_IF_ERROR(device_.faults().status());
   BRAID_RETURN_IF_ERROR(rail_.error());
-  uint64_t capture = 0;
-  if (!is_default(stream)) {
-    BRAID_ASSIGN_OR_RETURN(const sys::CaptureState state, cuda_.capture_state(stream));
-    if (state == sys::CaptureState::kInvalidated)  // before the rail has anything of the call
-      return invalid_argument("stream {}: its capture has become invalid", stream.handle);
-    BRAID_ASSIGN_OR_RETURN(capture, cuda_.capture_id(stream));
-  }
-  const bool follows = has_last_ && last_capture_ == capture;
-  last_capture_ = capture;
-  return follows ? cuda_.wait_event(stream, done_.get()) : Status();
+  return device_.order().follow(stream);
 }
 
 // Who stops amid a call is behind the others on the rail. So an argument that is refused from here on,
@@ -156,6 +143,11 @@ Status Stages::end(Stream stream, const Status& enqueued) {
   if (enqueued.code() == Code::kInvalidArgument)
     return unavailable("a call over nodes ended amid its steps: {}", enqueued.message());
   BRAID_RETURN_IF_ERROR(enqueued);
+  BRAID_RETURN_IF_ERROR(device_.order().end(stream));
+  if (device_.order().is_captured()) {  // as the last of the device's calls in it
+    has_captures_ = true;
+    return {};
+  }
   has_last_ = true;
   return cuda_.record(done_.get(), stream);
 }
@@ -345,6 +337,11 @@ Status Stages::add(const Sum& call, const Piece& piece, DevicePtr to) {
 // ---- the rest ----
 
 Status Stages::barrier(Stream stream) {
+  BRAID_RETURN_IF_ERROR(begin(stream));
+  return end(stream, meet(stream));
+}
+
+Status Stages::meet(Stream stream) {
   constexpr uint64_t kWord = 8;
   BRAID_RETURN_IF_ERROR(device::barrier(device_, stream));
   BRAID_RETURN_IF_ERROR(rail_.all_gather(scratch_at(own_piece()), scratch_at(0), kWord, stream));
@@ -363,9 +360,9 @@ Status Stages::warm_up() {
 }
 
 bool Stages::is_finished() {
-  if (!has_last_) return true;
-  const auto is_done = last_capture_ == 0 ? cuda_.is_done(done_.get()) : is_idle();
-  return is_done.ok() && is_done.value();
+  const auto is_so = [](const Result<bool>& found) { return found.ok() && found.value(); };
+  if (has_captures_ && !is_so(is_idle())) return false;
+  return !has_last_ || is_so(cuda_.is_done(done_.get()));
 }
 
 Result<bool> Stages::is_idle() { return cuda_.is_done(stream_.get()); }

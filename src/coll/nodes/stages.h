@@ -108,12 +108,13 @@ class Stages {
     return static_cast<uint64_t>(map_.rank_at(node, 0)) * block_bytes;
   }
 
-  // The order of calls, and of the two streams.
+  // The order of calls, which is the device's, and of the two streams.
   Status begin(sys::Stream stream);
   Status end(sys::Stream stream, const Status& enqueued);
   sys::Stream rail_stream(sys::Stream users) const {
     return terms_.is_on_one_stream ? users : stream_.get();
   }
+  Status meet(sys::Stream stream);
   /// What is on `stream` is done before what `other` gets from now on.
   Status pass(sys::Stream stream, sys::Stream other, const sys::OwnedEvent& by);
 
@@ -172,12 +173,11 @@ class Stages {
   const StageScratch sizes_;
   sys::DeviceMemory scratch_;
   sys::OwnedStream stream_;
-  sys::OwnedEvent done_;                      // of the last call
+  sys::OwnedEvent done_;                      // of the last eager call
   sys::OwnedEvent to_rail_;                   // what lies on the caller's stream is done
   sys::OwnedEvent arrived_;                   // what an all_gather's passage brought
   std::array<sys::OwnedEvent, 2> from_rail_;  // by half: its partials are here, and have left
-  uint64_t last_capture_ = 0;
-  bool has_last_ = false;
+  bool has_last_ = false, has_captures_ = false;
 };
 
 }  // namespace braid::coll::nodes

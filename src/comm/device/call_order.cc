@@ -36,13 +36,25 @@ CallOrder::~CallOrder() {
 }
 
 Status CallOrder::begin(sys::Stream user) {
+  BRAID_ASSIGN_OR_RETURN(is_captured_, is_in_capture(user));
+  has_captures_ = has_captures_ || is_captured_;
+  is_settled_ = std::exchange(settles_, false) && !has_captures_;
+  return is_captured_ ? follow_captured(user) : follow_eager(user);
+}
+
+Status CallOrder::follow(sys::Stream user) {
+  BRAID_ASSIGN_OR_RETURN(const bool is_captured, is_in_capture(user));
+  return is_captured ? follow_captured(user) : follow_eager(user);
+}
+
+Result<bool> CallOrder::is_in_capture(sys::Stream user) {
   BRAID_ASSIGN_OR_RETURN(const sys::CaptureState capture, cuda_.capture_state(user));
   if (capture == sys::CaptureState::kInvalidated)
     return invalid_argument("stream {}: its capture has become invalid", user.handle);
-  is_captured_ = capture != sys::CaptureState::kNone;
-  has_captures_ = has_captures_ || is_captured_;
-  is_settled_ = std::exchange(settles_, false) && !has_captures_;
-  if (is_captured_) return follow_captured(user);
+  return capture != sys::CaptureState::kNone;
+}
+
+Status CallOrder::follow_eager(sys::Stream user) {
   return has_last_call_ ? cuda_.wait_event(user, last_call_) : Status();
 }
 

@@ -32,6 +32,9 @@ class CallOrder {
   /// Orders a call after the one before.
   Status begin(sys::Stream user);
   Status end(sys::Stream user);
+  /// For who has steps of its own beside the calls that it is made of: they come after the call
+  /// before, and an end() behind the last of them makes it all one. invalid_argument as begin().
+  Status follow(sys::Stream user);
   /// Whether the call under way is captured in a graph: what fails in it has enqueued nothing that
   /// any rank could wait for.
   bool is_captured() const { return is_captured_; }
@@ -71,6 +74,8 @@ class CallOrder {
 
   explicit CallOrder(sys::Cuda& cuda) : cuda_(cuda) {}
   Status make();
+  Result<bool> is_in_capture(sys::Stream user);
+  Status follow_eager(sys::Stream user);
   Status follow_captured(sys::Stream user);
   Status note_captured(sys::Stream user);
 

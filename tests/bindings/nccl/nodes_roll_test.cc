@@ -82,6 +82,22 @@ TEST(Mark, LiesInSpareBytesAndIsReadFromKeys) {
   EXPECT_EQ(mark_id(odd, "t").code(), Code::kUnsupported) << "no address";
 }
 
+TEST(Mark, IsToldInWords) {
+  Id id = nccl_id();
+  ASSERT_TRUE(mark_id(id, "").ok());
+  const Mark mark = *read_mark(key_of(id));
+  const auto read = decode_mark(encode(mark));
+  ASSERT_TRUE(read.ok()) << read.status().to_string();
+  EXPECT_EQ(read->at.text(), mark.at.text());
+  EXPECT_EQ(read->secret, mark.secret);
+  EXPECT_TRUE(has_roll(mark));
+  EXPECT_FALSE(has_roll(Mark{mark.at, {}}));
+  for (const char* const bad : {"", "short", "0123456789abcdef0123456789abcdef",
+                                "0123456789abcdef0123456789abcdefx 127.0.0.1",
+                                "0123456789abcdef0123456789abcdef80 example"})
+    EXPECT_FALSE(decode_mark(bad).ok()) << bad;
+}
+
 TEST(Mark, NamesTellNoSecretAndTokensNeedTheJobs) {
   Id id = nccl_id();
   ASSERT_TRUE(mark_id(id, "t").ok());
@@ -104,6 +120,10 @@ TEST(RollWire, SaysWhatWasSaidAndNothingElse) {
   for (const Coming& bad :
        {coming(8, 8, 1, ""), coming(0, 1, 1, ""), coming(0, 999, 1, ""), coming(0, 2, -1, "")})
     EXPECT_FALSE(decode_coming(as_bytes(encode(bad))).ok());
+  // An option says how long, any number of days; who reads it has a limit.
+  const auto long_one = decode_coming(as_bytes(encode(coming(0, 2, INT64_MAX, ""))));
+  ASSERT_TRUE(long_one.ok()) << long_one.status().to_string();
+  EXPECT_EQ(long_one->patience_ns, 7 * 24 * 3600 * 1_s);
   const std::string met = encode(Met{"", {"a", "b"}});
   EXPECT_EQ(decode_met(as_bytes(met)).value().words[1], "b");
   EXPECT_FALSE(decode_met(as_bytes(met).first(met.size() - 1)).ok());

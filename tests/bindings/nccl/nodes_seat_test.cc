@@ -2,14 +2,17 @@
 // groups and comms, fake GPUs, and a fake library behind the rails that is late by a seed and fails
 // at any call.
 #include <arpa/inet.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <barrier>
 #include <condition_variable>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <functional>
 #include <latch>
 #include <map>
@@ -79,7 +82,10 @@ class RailLibrary {
       ++static_cast<RailLibrary*>(context)->num_aborted_;
       return 0;
     };
-    table_.destroy = [](void*, void*) { return 0; };
+    table_.destroy = [](void* context, void*) {
+      ++static_cast<RailLibrary*>(context)->num_destroyed_;
+      return 0;
+    };
   }
   const braid_nccl_rails* table() const { return &table_; }
   void fail_at(uint64_t call) { fails_at_ = call; }
@@ -97,6 +103,7 @@ class RailLibrary {
     return num_making_;
   }
   int num_aborted() const { return num_aborted_; }
+  int num_destroyed() const { return num_destroyed_; }
 
  private:
   static sys::DevicePtr address_of(const void* memory) {
@@ -113,9 +120,23 @@ class RailLibrary {
   std::vector<std::unique_ptr<test::FakeRail>> rails_;
   int num_ids_ = 0, fails_to_make_at_ = -1;
   int num_making_ = 0;
-  std::atomic<int> num_aborted_{0};
+  std::atomic<int> num_aborted_{0}, num_destroyed_{0};
   bool fails_to_make_ids_ = false, is_held_ = false;
   uint64_t fails_at_ = UINT64_MAX - 1'000'000;
+};
+
+/// GPUs whose work may have no end, for what asks events.
+class EndlessCuda final : public sys::FakeCuda {
+ public:
+  using FakeCuda::FakeCuda;
+  void go_on_until(std::function<bool()> has_ended) { has_ended_ = std::move(has_ended); }
+  Result<bool> is_done(sys::Event event) override {
+    return has_ended_ && !has_ended_() ? Result<bool>(false) : FakeCuda::is_done(event);
+  }
+  Result<bool> is_done(sys::Stream stream) override { return FakeCuda::is_done(stream); }
+
+ private:
+  std::function<bool()> has_ended_;
 };
 
 class SeatsOverNodes : public testing::Test {
@@ -127,7 +148,7 @@ class SeatsOverNodes : public testing::Test {
         {"BRAID_NCCL_TIMEOUT", "20s"}};
     for (const auto& [name, value] : options) set(name, value);
     for (int node = 0; node < kNodes; ++node) {
-      machines_.push_back(std::make_unique<sys::FakeCuda>(kPerNode));
+      machines_.push_back(std::make_unique<EndlessCuda>(kPerNode));
       test::define_all_kernels(*machines_.back());
       test::define_team_kernels(*machines_.back());
       test::define_sums(*machines_.back());
@@ -176,8 +197,8 @@ class SeatsOverNodes : public testing::Test {
     return seats_[static_cast<size_t>(rank)]->open(
         {rank, kRanks, rank % kPerNode, op, library.table()});
   }
-  Status race(int rank, int op, braid_nccl_choice& choice) {
-    return seats_[static_cast<size_t>(rank)]->race(op, false, nullptr, choice);
+  Status race(int rank, int op, braid_nccl_choice& choice, bool is_large = false) {
+    return seats_[static_cast<size_t>(rank)]->race(op, is_large, nullptr, choice);
   }
 
   void on_ranks(const std::function<void(int)>& body) {
@@ -239,7 +260,7 @@ class SeatsOverNodes : public testing::Test {
     return {};
   }
 
-  std::vector<std::unique_ptr<sys::FakeCuda>> machines_;
+  std::vector<std::unique_ptr<EndlessCuda>> machines_;
   std::vector<std::unique_ptr<Seat>> seats_;
   std::vector<std::string> names_;
 };
@@ -278,6 +299,19 @@ TEST_F(SeatsOverNodes, NothingIsDecidedAtOtherOperations) {
     EXPECT_TRUE(seats_[static_cast<size_t>(rank)]->is_later());
     EXPECT_TRUE(open(rank, library, BRAID_NCCL_REDUCE_SCATTER).ok());
     EXPECT_FALSE(seats_[static_cast<size_t>(rank)]->is_later());
+  });
+  close(true);
+}
+
+// On one host any value goes.
+TEST_F(SeatsOverNodes, ARankMayWaitForTheOthersForWeeks) {
+  set("BRAID_NCCL_MEET", "40000min");
+  RailLibrary library(0);
+  sign();
+  on_ranks([&](int rank) {
+    const Status opened = open(rank, library);
+    EXPECT_TRUE(opened.ok()) << opened.to_string();
+    EXPECT_FALSE(seats_[static_cast<size_t>(rank)]->is_lost());
   });
   close(true);
 }
@@ -384,6 +418,34 @@ TEST_F(SeatsOverNodes, AWindowOfALostCommunicatorIsAnError) {
   close(false);
 }
 
+// A child's id is its parent's, whose maker need not be one of the child's ranks. It ended the child's
+// group with it, as the death of a rank that lived.
+TEST_F(SeatsOverNodes, WhoMadeTheIdMayEndAfterTheFirstCall) {
+  RailLibrary library(0);
+  std::array<std::byte, kIdBytes> id = fresh_id();
+  const auto hosts = sys::resolve("127.0.0.1", 0);
+  auto host = RollHost::serve(hosts->front());
+  ASSERT_TRUE(host.ok()) << host.status().to_string();
+  const auto mark = (*host)->add_id("");
+  ASSERT_TRUE(mark.ok());
+  write_mark(id, mark.value());
+  sign_by({reinterpret_cast<const char*>(id.data()), id.size()});
+  std::barrier all_here(kRanks, [&]() noexcept { host->reset(); });
+  on_ranks([&](int rank) {
+    EXPECT_TRUE(open(rank, library).ok());
+    all_here.arrive_and_wait();
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));  // for the news
+    braid_nccl_choice choice{};
+    const Status raced = race(rank, BRAID_NCCL_ALL_GATHER, choice);
+    EXPECT_TRUE(raced.ok()) << raced.to_string();
+    const Status called = call(rank, 1, 1000, true);
+    EXPECT_TRUE(called.ok()) << called.to_string();
+    const Status status = seats_[static_cast<size_t>(rank)]->status();
+    EXPECT_TRUE(status.ok()) << status.to_string();
+  });
+  close(true);
+}
+
 // Whatever fails while rails are made, no rank has any, and all leave it to NCCL.
 TEST_F(SeatsOverNodes, RailsAreAllRanksOrNobodys) {
   for (const int failing : {-1, 0, 1}) {
@@ -399,6 +461,121 @@ TEST_F(SeatsOverNodes, RailsAreAllRanksOrNobodys) {
     });
     close(true);
   }
+}
+
+// What a node has to do among its own ranks follows from its disk, clock and memory. Nodes that had not
+// as much to do were at different exchanges from then on: all ranks lost the communicator.
+TEST_F(SeatsOverNodes, NodesNeedNotBeEquallyWarm) {
+  set("BRAID_TUNE", "auto");
+  set("BRAID_TUNE_TIME", "1s");
+  const std::string caches = testing::TempDir() + "seats_over_nodes_" + std::to_string(getpid());
+  for (const bool is_one_cold : {false, true}) {  // first it warms the first node's
+    RailLibrary library(0);
+    const std::string key = marked_key();
+    for (int rank = 0; rank < kRanks; ++rank) {
+      const bool is_other = is_one_cold && rank >= kPerNode;
+      set("BRAID_HOST_ID", "seats-node-" + std::to_string(rank / kPerNode));
+      set("BRAID_CACHE_DIR", caches + (is_other ? "/other" : "/first"));
+      auto seat = Seat::sign(key, 0, machine(rank));
+      ASSERT_TRUE(seat.ok()) << seat.status().to_string();
+      seats_.push_back(std::move(seat).value());
+    }
+    on_ranks([&](int rank) {
+      ASSERT_TRUE(open(rank, library).ok());
+      for (const int op : {BRAID_NCCL_ALL_GATHER, BRAID_NCCL_REDUCE_SCATTER}) {
+        braid_nccl_choice choice{};
+        const Status raced = race(rank, op, choice, true);
+        EXPECT_TRUE(raced.ok()) << raced.to_string();
+        EXPECT_NE(choice.won, 0U);
+        const Status called = call(rank, 1, 100'000, op == BRAID_NCCL_ALL_GATHER);
+        EXPECT_TRUE(called.ok()) << called.to_string();
+      }
+      EXPECT_TRUE(seats_[static_cast<size_t>(rank)]->status().ok());
+    });
+    close(true);
+  }
+  EXPECT_FALSE(std::filesystem::is_empty(caches + "/other")) << "that node has tuned";
+  std::filesystem::remove_all(caches);
+}
+
+// "Every rank has the same verdict" was said of the ranks of one node.
+TEST_F(SeatsOverNodes, OneNodeWithoutMemoryLeavesLargeMessagesToNcclOnAll) {
+  set("BRAID_GPU_SCRATCH", "64MiB");
+  RailLibrary library(0);
+  sign();
+  std::barrier all_here(kRanks);
+  on_ranks([&](int rank) {
+    EXPECT_TRUE(open(rank, library).ok());
+    braid_nccl_choice choice{};
+    EXPECT_TRUE(race(rank, BRAID_NCCL_ALL_GATHER, choice).ok());
+    all_here.arrive_and_wait();
+    if (rank == 0) machine(0).fail("alloc", 0, exhausted("out of memory"));
+    all_here.arrive_and_wait();
+    choice = {};
+    const Status raced = race(rank, BRAID_NCCL_ALL_GATHER, choice, true);
+    EXPECT_TRUE(raced.ok()) << raced.to_string();
+    EXPECT_EQ(choice.won, 0U) << "rank " << rank;
+    const Status next = race(rank, BRAID_NCCL_REDUCE_SCATTER, choice, true);
+    EXPECT_TRUE(next.ok()) << next.to_string();
+    EXPECT_NE(choice.won, 0U) << "there is memory again: rank " << rank;
+    const Status called = call(rank, 2, 1000, true);
+    EXPECT_TRUE(called.ok()) << called.to_string();
+    EXPECT_TRUE(seats_[static_cast<size_t>(rank)]->status().ok());
+  });
+  close(true);
+}
+
+TEST_F(SeatsOverNodes, AWindowThatOneNodeRefusesIsNobodys) {
+  RailLibrary library(0);
+  sign();
+  std::barrier all_here(kRanks);
+  on_ranks([&](int rank) {
+    Seat& seat = *seats_[static_cast<size_t>(rank)];
+    EXPECT_TRUE(open(rank, library).ok());
+    test::GuardedMemory memory(machine(rank), 4096);
+    all_here.arrive_and_wait();
+    if (rank == kRanks - 1)
+      machine(rank).fail("pointer_facts", 0, invalid_argument("it was freed"));
+    all_here.arrive_and_wait();
+    const Status refused = seat.add_window(memory.data(), memory.bytes());
+    EXPECT_FALSE(refused.ok());
+    EXPECT_THAT(refused.message(), testing::HasSubstr("it was freed"));
+    EXPECT_FALSE(seat.drop_window(memory.data()).ok()) << "it is registered: rank " << rank;
+    const Status added = seat.add_window(memory.data(), memory.bytes());
+    EXPECT_TRUE(added.ok()) << added.to_string();
+    braid_nccl_choice choice{};
+    const Status raced = race(rank, BRAID_NCCL_ALL_GATHER, choice, true);
+    EXPECT_TRUE(raced.ok()) << raced.to_string();
+    const Status called = call(rank, 3, 1000, true);
+    EXPECT_TRUE(called.ok()) << called.to_string();
+    all_here.arrive_and_wait();
+    EXPECT_TRUE(seat.drop_window(memory.data()).ok());
+  });
+  close(true);
+}
+
+// Whose GPUs are shared a node knows of its own ranks alone, and those look for no disturbance: they
+// were at another exchange of the race than the other node's.
+TEST_F(SeatsOverNodes, RanksOfOneNodeMayShareAGpu) {
+  set("BRAID_TUNE", "auto");
+  set("BRAID_TUNE_TIME", "1s");
+  const std::string cache = testing::TempDir() + "seats_that_share_" + std::to_string(getpid());
+  set("BRAID_CACHE_DIR", cache);
+  RailLibrary library(0);
+  const braid_nccl_real real{nullptr, 22809, 0, [](void*, const braid_nccl_call*) { return 0; }};
+  sign();
+  on_ranks([&](int rank) {
+    Seat& seat = *seats_[static_cast<size_t>(rank)];
+    const int device = rank < kPerNode ? 0 : rank % kPerNode;
+    const Status opened = seat.open({rank, kRanks, device, BRAID_NCCL_ALL_GATHER, library.table()});
+    ASSERT_TRUE(opened.ok()) << opened.to_string();
+    braid_nccl_choice choice{};
+    const Status raced = seat.race(BRAID_NCCL_ALL_GATHER, false, &real, choice);
+    EXPECT_TRUE(raced.ok()) << raced.to_string();
+    EXPECT_TRUE(seat.status().ok());
+  });
+  close(true);
+  std::filesystem::remove_all(cache);
 }
 
 // One that fails before it comes to the others' exchange let them wait for it, and its next call came to
@@ -448,6 +625,23 @@ TEST_F(SeatsOverNodes, AnAbortEndsTheMakingOfRails) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   EXPECT_EQ(library.num_aborted(), kRanks);
   close(false);
+}
+
+// NCCL's destroy waits for what is enqueued: for ever, where another rank's process is stopped.
+TEST_F(SeatsOverNodes, AnEndInPeaceBreaksOffARailWhoseWorkHasNoEnd) {
+  RailLibrary library(0);
+  sign();
+  on_ranks([&](int rank) {
+    ASSERT_TRUE(open(rank, library).ok());
+    braid_nccl_choice choice{};
+    ASSERT_TRUE(race(rank, BRAID_NCCL_ALL_GATHER, choice).ok());
+    EXPECT_TRUE(call(rank, 0, 100, true).ok());
+  });
+  for (const auto& machine : machines_)
+    machine->go_on_until([&library] { return library.num_aborted() == kRanks; });
+  close(true);
+  EXPECT_EQ(library.num_aborted(), kRanks);
+  EXPECT_EQ(library.num_destroyed(), 0);
 }
 
 // A rail that fails at any call: an error on every rank, of the call or of the state, and no hang.

@@ -61,6 +61,22 @@ TEST(RaceCache, TheKeyTellsApartWhatDecides) {
   EXPECT_NE(race_key(raced, other), key);
 }
 
+// Exact partials are twice or four times the bytes, and a race without them decided for calls with them.
+TEST(RaceCache, OverNodesTheKeyTellsExactPartialsApart) {
+  Raced raced{BRAID_NCCL_REDUCE_SCATTER, {0, 6}, 22809, 0, {"a", "b"}};
+  const Config plain;
+  Config exact;
+  ASSERT_TRUE(exact.set("BRAID_NCCL_NODES_EXACT", "on").ok());
+  EXPECT_EQ(race_key(raced, exact), race_key(raced, plain)) << "on one node there are none";
+  const std::string of_one = race_key(raced, plain);
+  raced.nodes = "2 x 2";
+  const std::string key = race_key(raced, plain);
+  EXPECT_NE(key, of_one);
+  EXPECT_NE(race_key(raced, exact), key);
+  raced.nodes = "4 x 1";
+  EXPECT_NE(race_key(raced, plain), key);
+}
+
 TEST(RaceCache, NcclsEnvironmentIsPartOfIt) {
   const std::string plain = own_facts("gpu", 13000);
   EXPECT_EQ(own_facts("gpu", 13000), plain);
@@ -73,6 +89,8 @@ TEST(RaceCache, NcclsEnvironmentIsPartOfIt) {
     EXPECT_EQ(own_facts("gpu", 13000), ring) << "that changes no speed";
   }
   EXPECT_EQ(own_facts("gpu", 13000), plain);
+  const Variable queues("CUDA_DEVICE_MAX_CONNECTIONS", "1");
+  EXPECT_NE(own_facts("gpu", 13000), plain) << "nothing runs beside anything then";
 }
 
 TEST(RaceCache, NcclsFilesArePartOfIt) {

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <barrier>
 #include <chrono>
+#include <climits>
 #include <cstring>
 #include <functional>
 #include <memory>
@@ -100,6 +101,10 @@ const braid_nccl_rails* rails_of(Shim& shim, int node, int num_nodes, const Uniq
 std::atomic<int> num_collectives{0};
 thread_local int node_of_program = 0;
 
+/// From when it is said on calls go on for ever.
+std::atomic<bool> does_not_block{false}, was_aborted{false};
+std::atomic<int> num_looks{0}, num_looks_when_aborted{0};
+
 Real real_that_counts(int node) {
   node_of_program = node;
   Real real = programs::real_of(node);
@@ -107,6 +112,21 @@ Real real_that_counts(int node) {
                        CudaStream stream) {
     ++num_collectives;
     return programs::real_of(node_of_program).all_gather(send, recv, count, dtype, comm, stream);
+  };
+  real.group_end = [] {
+    const NcclResult ended = programs::real_of(node_of_program).group_end();
+    return does_not_block ? NcclResult::kInProgress : ended;
+  };
+  real.get_async_error = [](NcclComm comm, NcclResult* now) {
+    if (!does_not_block) return programs::real_of(node_of_program).get_async_error(comm, now);
+    ++num_looks;
+    if (was_aborted) ++num_looks_when_aborted;
+    *now = NcclResult::kInProgress;
+    return NcclResult::kSuccess;
+  };
+  real.abort = [](NcclComm comm) {
+    was_aborted = true;
+    return programs::real_of(node_of_program).abort(comm);
   };
   return real;
 }
@@ -429,6 +449,87 @@ TEST(NcclRail, AnAbortWaitsForWhoIsInACallAndNotForWhoIsStuck) {
   int attempts = 0;
   while (abort_amid_a_call(false)) ASSERT_LT(++attempts, 10);
   EXPECT_TRUE(abort_amid_a_call(true));
+}
+
+/// A library that does not block: a call is over when error() has been asked so often.
+struct GoesOn {
+  explicit GoesOn(int num_times, int answer = 0) : left_(num_times), answer_(answer) {
+    table.context = this;
+    table.make = [](void* context, const char*, int, int, void** comm) {
+      return *comm = context, 0;
+    };
+    table.exchange = [](void*, void*, const braid_nccl_passage*, void*) { return 7; };
+    table.all_gather = [](void*, void*, const void*, void*, uint64_t, void*) { return 7; };
+    table.error = [](void* context, void*) {
+      auto& self = *static_cast<GoesOn*>(context);
+      if (self.is_freed) ++self.num_asked_when_freed;
+      ++self.num_asked;
+      return self.left_-- > 0 ? 7 : self.answer_;
+    };
+    table.abort = [](void* context, void*) {
+      static_cast<GoesOn*>(context)->is_freed = true;
+      return 0;
+    };
+    table.destroy = [](void*, void*) { return 0; };
+  }
+  braid_nccl_rails table{};
+  std::atomic<bool> is_freed{false};
+  std::atomic<int> num_asked{0}, num_asked_when_freed{0};
+
+ private:
+  std::atomic<int> left_;
+  const int answer_;
+};
+
+// NCCL_COMM_BLOCKING=0 is stronger than a rail's own configuration.
+TEST(NcclRail, WaitsForALibraryThatDoesNotBlock) {
+  GoesOn library(3);
+  on_table(library.table, [&](NcclRail& rail) {
+    const Status passed = rail.exchange(Passage{}, {});
+    EXPECT_TRUE(passed.ok()) << passed.to_string();
+    EXPECT_EQ(library.num_asked, 4);
+    EXPECT_TRUE(rail.all_gather(0, 0, 0, {}).ok());
+  });
+  GoesOn refusing(2, 3);
+  on_table(refusing.table, [&](NcclRail& rail) {
+    EXPECT_EQ(rail.exchange(Passage{}, {}).code(), Code::kDriver);
+    EXPECT_FALSE(rail.exchange(Passage{}, {}).ok())
+        << "the last call, as one that was refused at once";
+  });
+}
+
+// Who waited so asked a communicator that an abort beside him had freed, for up to a minute.
+TEST(NcclRail, ARailThatIsAbortedIsAskedNothingMore) {
+  GoesOn library(INT_MAX);
+  on_table(library.table, [&](NcclRail& rail) {
+    std::thread caller([&] { EXPECT_EQ(rail.exchange(Passage{}, {}).code(), Code::kUnavailable); });
+    const Deadline patience = test::test_deadline();
+    while (library.num_asked < 3 && !patience.passed()) std::this_thread::yield();
+    rail.abort();
+    EXPECT_TRUE(library.is_freed);
+    caller.join();
+  });
+  EXPECT_EQ(library.num_asked_when_freed, 0);
+}
+
+// The shim's functions themselves wait for nothing, where nobody knows of an abort.
+TEST(RailOfNccl, IsAskedNothingMoreWhenItIsAborted) {
+  on_nccl(2, [](Rail& rail, int node) {
+    if (node == 1) return;
+    num_looks = 0;
+    was_aborted = false;
+    does_not_block = true;
+    std::thread aborter([&] {
+      const Deadline patience = test::test_deadline();
+      while (num_looks < 3 && !patience.passed()) std::this_thread::yield();
+      rail.abort();
+    });
+    EXPECT_FALSE(rail.exchange(Passage{}, {}).ok());
+    aborter.join();
+  });
+  does_not_block = false;
+  EXPECT_GE(num_looks, 3);
+  EXPECT_EQ(num_looks_when_aborted, 0);
 }
 
 /// A send and a receive in one group, as rails do them.

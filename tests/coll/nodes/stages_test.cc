@@ -8,7 +8,9 @@
 #include <algorithm>
 #include <cstring>
 #include <functional>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <thread>
 #include <vector>
 
@@ -29,6 +31,117 @@ using fabric::NodeMap;
 using test::FakeRail;
 using test::GuardedMemory;
 using test::RailHub;
+
+/// Knows what each stream waits for: FakeCuda does work where it is enqueued, so that a wait that is
+/// missing is seen in no byte.
+class WaitingCuda final : public test::GraphCuda {
+ public:
+  using GraphCuda::GraphCuda;
+
+  /// Pieces of work on `other` that `stream` would not wait for now.
+  uint64_t num_missed(sys::Stream stream, sys::Stream other) {
+    const std::lock_guard lock(clocks_mutex_);
+    return clocks_[other.handle][other.handle] - clocks_[stream.handle][other.handle];
+  }
+  /// What is on it never ends.
+  void hold(sys::Stream stream) {
+    const std::lock_guard lock(clocks_mutex_);
+    held_ = stream.handle;
+  }
+  Result<bool> is_done(sys::Event event) override {
+    {
+      const std::lock_guard lock(clocks_mutex_);
+      if (held_ != nullptr && recorded_[event.handle].contains(held_)) return false;
+    }
+    return GraphCuda::is_done(event);
+  }
+  Result<bool> is_done(sys::Stream stream) override { return GraphCuda::is_done(stream); }
+  Status record(sys::Event event, sys::Stream stream) override {
+    {
+      const std::lock_guard lock(clocks_mutex_);
+      recorded_[event.handle] = clocks_[stream.handle];
+    }
+    return GraphCuda::record(event, stream);
+  }
+  Status wait_event(sys::Stream stream, sys::Event event) override {
+    {
+      const std::lock_guard lock(clocks_mutex_);
+      for (const auto& [other, time] : recorded_[event.handle]) {
+        uint64_t& known = clocks_[stream.handle][other];
+        known = std::max(known, time);
+      }
+    }
+    return GraphCuda::wait_event(stream, event);
+  }
+  Status copy_on_device(sys::DevicePtr to, sys::DevicePtr from, uint64_t bytes,
+                        sys::Stream stream) override {
+    tick(stream);
+    return GraphCuda::copy_on_device(to, from, bytes, stream);
+  }
+  Status launch_kernel(sys::Kernel kernel, const sys::LaunchShape& shape, sys::Stream stream,
+                       std::span<void*> arguments) override {
+    tick(stream);
+    return GraphCuda::launch_kernel(kernel, shape, stream, arguments);
+  }
+
+ private:
+  void tick(sys::Stream stream) {
+    const std::lock_guard lock(clocks_mutex_);
+    ++clocks_[stream.handle][stream.handle];
+  }
+
+  std::mutex clocks_mutex_;
+  std::map<void*, std::map<void*, uint64_t>> clocks_;  // by stream: of whose work it is behind
+  std::map<void*, std::map<void*, uint64_t>> recorded_;
+  void* held_ = nullptr;
+};
+
+/// A rail that looks, at its first call on `stream`, which writes the scratch, what that waits for.
+class WatchedRail final : public Rail {
+ public:
+  explicit WatchedRail(FakeRail& rail, sys::Cuda& cuda)
+      : rail_(rail), cuda_(static_cast<WaitingCuda&>(cuda)) {}
+  void watch(sys::Stream stream, sys::Stream earlier) {
+    stream_ = stream;
+    earlier_ = earlier;
+    has_looked_ = false;
+  }
+  bool has_looked() const { return has_looked_; }
+  uint64_t num_missed() const { return num_missed_; }
+
+  Status exchange(const Passage& passage, sys::Stream stream) override {
+    look(stream);
+    return rail_.exchange(passage, stream);
+  }
+  Status all_gather(sys::DevicePtr own, sys::DevicePtr recv, uint64_t bytes,
+                    sys::Stream stream) override {
+    look(stream);
+    return rail_.all_gather(own, recv, bytes, stream);
+  }
+  Status error() override { return rail_.error(); }
+  void abort() override { rail_.abort(); }
+
+ private:
+  void look(sys::Stream stream) {
+    if (stream != stream_ || has_looked_) return;
+    has_looked_ = true;
+    num_missed_ = cuda_.num_missed(stream, earlier_);
+  }
+
+  FakeRail& rail_;
+  WaitingCuda& cuda_;
+  sys::Stream stream_{}, earlier_{};
+  bool has_looked_ = false;
+  uint64_t num_missed_ = 0;
+};
+
+/// With none of the default streams' names.
+sys::Stream fresh_stream(sys::Cuda& cuda) {
+  sys::Stream stream{};
+  while (reinterpret_cast<uintptr_t>(stream.handle) <= 1)
+    stream = cuda.create_stream(sys::StreamPriority::kNormal).value();
+  return stream;
+}
 
 /// One rank of all nodes.
 struct StageRank {
@@ -53,7 +166,7 @@ void run_stages(const Run& run, const std::function<void(StageRank&)>& body) {
   std::vector<std::unique_ptr<sys::FakeCuda>> machines;
   std::vector<std::thread> nodes;
   for (int node = 0; node < run.map.num_nodes; ++node) {
-    machines.push_back(std::make_unique<test::GraphCuda>(run.map.per_node));
+    machines.push_back(std::make_unique<WaitingCuda>(run.map.per_node));
     test::define_team_kernels(*machines.back());
     test::define_sums(*machines.back());
   }
@@ -404,9 +517,7 @@ TEST(Stages, ACallInAnInvalidCaptureTouchesNoRail) {
   run_stages({{2, 2}, {}, 0}, [](StageRank& rank) {
     auto& cuda = static_cast<test::GraphCuda&>(rank.gpu.cuda);
     GuardedMemory send(cuda, 400), recv(cuda, 400);
-    sys::Stream stream{};
-    while (reinterpret_cast<uintptr_t>(stream.handle) <= 1)  // the names of default streams
-      stream = cuda.create_stream(sys::StreamPriority::kNormal).value();
+    const sys::Stream stream = fresh_stream(cuda);
     cuda.begin_capture(stream);
     cuda.invalidate_capture(stream);
     const Status gathered =
@@ -418,6 +529,116 @@ TEST(Stages, ACallInAnInvalidCaptureTouchesNoRail) {
     EXPECT_EQ(summed.code(), Code::kInvalidArgument) << summed.to_string();
     EXPECT_EQ(rank.rail.num_calls(), 0U);
     EXPECT_TRUE(cuda.destroy_stream(stream).ok());
+  });
+}
+
+/// Stages of a rank of run_stages(), on a rail that looks, and streams for their calls.
+struct Watched {
+  explicit Watched(StageRank& rank)
+      : cuda(static_cast<WaitingCuda&>(rank.gpu.cuda)),
+        rail(rank.rail, cuda),
+        stages(Stages::make(rank.gpu.device, rail, rank.map, rank.map.node_of(rank.rank),
+                            {256_KiB, false})
+                   .value()),
+        send(cuda, stages->piece_bytes() + 512),
+        recv(cuda, 4 * (stages->piece_bytes() + 512)) {
+    for (sys::Stream& stream : streams) stream = fresh_stream(cuda);
+  }
+  ~Watched() {
+    for (const sys::Stream stream : streams) EXPECT_TRUE(cuda.destroy_stream(stream).ok());
+  }
+  /// A long one ends with copies out of the scratch.
+  void gather(sys::Stream stream, bool is_long = false) {
+    const uint64_t bytes = is_long ? send.bytes() : 64;
+    const Status status = stages->all_gather(send.get(), recv.get(), bytes, Dtype::kUint8, stream);
+    EXPECT_TRUE(status.ok()) << status.to_string();
+  }
+  void meet(sys::Stream stream) {
+    const Status status = stages->barrier(stream);
+    EXPECT_TRUE(status.ok()) << status.to_string();
+  }
+  void expect_behind(const char* what) {
+    EXPECT_TRUE(rail.has_looked()) << what;
+    EXPECT_EQ(rail.num_missed(), 0U) << what << ": pieces of work that it does not wait for";
+  }
+
+  WaitingCuda& cuda;
+  WatchedRail rail;
+  std::unique_ptr<Stages> stages;
+  GuardedMemory send, recv;
+  std::array<sys::Stream, 4> streams{};
+};
+
+TEST(Stages, CallsOnTwoStreamsKeepTheirOrder) {
+  run_stages({{2, 2}, {}, 0}, [](StageRank& rank) {
+    Watched of(rank);
+    const auto [a, b, captured, d] = of.streams;
+    for (const bool has_capture_between : {false, true}) {
+      of.gather(a, true);
+      if (has_capture_between) {
+        of.cuda.begin_capture(captured);
+        of.gather(captured);
+        (void)of.cuda.end_capture(captured);
+      }
+      of.rail.watch(b, a);
+      of.gather(b);
+      of.expect_behind(has_capture_between ? "with a capture between" : "one behind the other");
+    }
+  });
+}
+
+// By barriers, which use no stream but the caller's: one of ours belongs to one capture at a time.
+TEST(Stages, CapturesThatTakeTurnsKeepTheirOrder) {
+  run_stages({{2, 2}, {}, 0}, [](StageRank& rank) {
+    Watched of(rank);
+    const auto [first, side, second, eager] = of.streams;
+    const sys::OwnedEvent fork =
+        sys::own<sys::OwnedEvent>(of.cuda, of.cuda.create_event(sys::EventTiming::kOff)).value();
+    of.cuda.begin_capture(first);
+    ASSERT_TRUE(of.cuda.record(fork.get(), first).ok());
+    ASSERT_TRUE(of.cuda.wait_event(side, fork.get()).ok());
+    of.meet(first);
+    of.cuda.begin_capture(second);
+    of.meet(second);
+    of.meet(eager);
+    of.rail.watch(side, first);
+    of.meet(side);
+    of.expect_behind("the same graph's, on two streams");
+    (void)of.cuda.end_capture(second);
+    (void)of.cuda.end_capture(first);
+  });
+}
+
+// It writes a word for each node to where a long all_gather before it may still have its last pieces.
+TEST(Stages, ABarrierIsOneOfTheCallsInOrder) {
+  run_stages({{2, 2}, {}, 0}, [](StageRank& rank) {
+    Watched of(rank);
+    const auto [a, b, c, d] = of.streams;
+    of.gather(a, true);
+    of.rail.watch(b, a);
+    of.meet(b);
+    of.expect_behind("a barrier");
+    of.rail.watch(c, b);
+    of.gather(c);
+    of.expect_behind("a call behind a barrier");
+  });
+}
+
+// A captured call says nothing of the eager ones before it: their scratch was given back under them.
+TEST(Stages, AreFinishedWhenEagerCallsAre) {
+  run_stages({{2, 2}, {}, 0}, [](StageRank& rank) {
+    Watched of(rank);
+    const auto [eager, captured, c, d] = of.streams;
+    EXPECT_TRUE(of.stages->is_finished());
+    of.gather(eager);
+    EXPECT_TRUE(of.stages->is_finished());
+    of.cuda.begin_capture(captured);
+    of.gather(captured);
+    (void)of.cuda.end_capture(captured);
+    EXPECT_TRUE(of.stages->is_finished());
+    of.cuda.hold(eager);
+    EXPECT_FALSE(of.stages->is_finished());
+    of.cuda.hold({});
   });
 }
 

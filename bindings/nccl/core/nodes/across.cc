@@ -1,5 +1,6 @@
 #include "bindings/nccl/core/nodes/across.h"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
@@ -13,6 +14,7 @@
 #include "bindings/nccl/core/enqueue.h"
 #include "bindings/nccl/core/nodes/own_facts.h"
 #include "bindings/nccl/core/nodes/roll_host.h"
+#include "comm/node_group.h"
 #include "sys/host/thread.h"
 
 namespace braid::nccl {
@@ -71,7 +73,8 @@ Result<std::unique_ptr<AcrossNodes>> AcrossNodes::sign(const std::string& key, c
   BRAID_ASSIGN_OR_RETURN(facts.host, hashed_host(config.text("BRAID_HOST_ID")));
   BRAID_ASSIGN_OR_RETURN(auto guest, RollGuest::sign(*mark, key, config.text("BRAID_JOB_TOKEN"),
                                                      Deadline::after_ns(kSignTime)));
-  return std::unique_ptr<AcrossNodes>(new AcrossNodes(config, std::move(facts), std::move(guest)));
+  return std::unique_ptr<AcrossNodes>(
+      new AcrossNodes(key, config, std::move(facts), std::move(guest)));
 }
 
 AcrossNodes::~AcrossNodes() { end(false); }
@@ -107,8 +110,44 @@ Result<AcrossNodes::Agreed> AcrossNodes::come(int rank, int num_ranks, int nccl_
   const auto map = judge_nodes(all, may_share_);
   if (!map.ok()) return left(map.status());
   map_ = map.value();
+  BRAID_ASSIGN_OR_RETURN(Agreed agreed, move_roll(is_aborted));
+  if (agreed.why_not) return agreed;
   BRAID_ASSIGN_OR_RETURN(served_, meet(kGroupTopic, "", patience_ns_, is_aborted));
   return served_.all_came() ? Agreed{} : left(unavailable("{}", served_.why_not));
+}
+
+/// Of rank 0, for all: where it can be signed. Empty: it stays, for it is here already, or cannot be.
+std::string AcrossNodes::open_roll() const {
+  if (const auto mark = read_mark(key_); mark && has_roll(*mark)) return "";
+  const auto here = guest_->own_address();
+  const auto mark = here.ok() ? add_roll(here.value(), job_token_) : Result<Mark>(here.status());
+  if (mark.ok()) return encode(mark.value());
+  log::info("nccl", "rank 0 has no roll of its own: {}", mark.status().message());
+  return "";
+}
+
+// Who made the id need not be a rank: a child's is its parent's. Its end in order would be that of the
+// others' group. So the roll goes on where rank 0 is, once all have said in the old one that they have
+// signed there; where one has not, all stay.
+Result<AcrossNodes::Agreed> AcrossNodes::move_roll(const IsAborted& is_aborted) {
+  BRAID_ASSIGN_OR_RETURN(const Met told,
+                         meet("roll", rank_ == 0 ? open_roll() : "", patience_ns_, is_aborted));
+  if (!told.all_came()) return left(unavailable("{}", told.why_not));
+  if (told.words.front().empty()) return Agreed{};
+  auto next = sign_at(told.words.front());
+  BRAID_ASSIGN_OR_RETURN(const Met met,
+                         meet("signed", next.ok() ? "yes" : "no", patience_ns_, is_aborted));
+  if (!met.all_came()) return left(unavailable("{}", met.why_not));
+  const auto is_yes = [](const std::string& said) { return said == "yes"; };
+  if (!std::ranges::all_of(met.words, is_yes)) return Agreed{};
+  const std::lock_guard at_the_roll(guest_mutex_);
+  guest_ = std::move(next).value();
+  return Agreed{};
+}
+
+Result<std::unique_ptr<RollGuest>> AcrossNodes::sign_at(const std::string& told) const {
+  BRAID_ASSIGN_OR_RETURN(const Mark mark, decode_mark(told));
+  return RollGuest::sign(mark, key_, job_token_, Deadline::after_ns(kSignTime));
 }
 
 Result<std::shared_ptr<group::Group>> AcrossNodes::join(Deadline deadline,
@@ -147,6 +186,16 @@ Result<AcrossNodes::Agreed> AcrossNodes::tell_all(group::Group& group, const cha
     if (const std::string& words = (*all)[rank]; !words.empty())
       return left(unavailable("rank {}: {}", rank, words));
   return Agreed{};
+}
+
+Result<AcrossNodes::Agreed> AcrossNodes::finish(group::Group& group, const Status& own,
+                                                Deadline deadline) {
+  const Status through = comm::NodeGroup(group, map_).finish(deadline);
+  if (!through.ok()) {
+    lose(through);
+    return through;
+  }
+  return tell_all(group, "nodes through", own, deadline);
 }
 
 Result<AcrossNodes::Agreed> AcrossNodes::connect(const braid_nccl_rails& real, group::Group& group,
@@ -259,13 +308,23 @@ void AcrossNodes::break_off(comm::Device& device) {
   while (!is_rail_aborted_ && !patience.passed()) std::this_thread::sleep_for(kWorkNap);
 }
 
-// Scratch that may still be used is left to who uses it.
+bool AcrossNodes::finishes_in(int64_t time_ns) {
+  const Deadline patience = Deadline::after_ns(time_ns);
+  while (!stages_->is_finished() && !patience.passed()) std::this_thread::sleep_for(kWorkNap);
+  return stages_->is_finished();
+}
+
+// Work that does not end in peace waits for a rank that stands still. NCCL's destroy would wait for it,
+// without an end, and its abort ends it. Scratch that may still be used is left to who uses it.
 void AcrossNodes::end(bool is_in_peace) {
   if (aborting_.joinable()) aborting_.join();
   if (stages_) {
-    const Deadline patience = Deadline::after_ns(is_in_peace ? kPeaceTime : kAbortTime);
-    while (!stages_->is_finished() && !patience.passed()) std::this_thread::sleep_for(kWorkNap);
-    if (!stages_->is_finished()) (void)stages_.release();
+    bool is_finished = finishes_in(is_in_peace ? kPeaceTime : kAbortTime);
+    if (!is_finished && is_in_peace) {
+      if (const auto made = rail()) made->abort();
+      is_finished = finishes_in(kAbortTime);
+    }
+    if (!is_finished) (void)stages_.release();
   }
   stages_.reset();
   (void)put_rail(nullptr);

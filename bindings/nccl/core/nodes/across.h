@@ -2,7 +2,8 @@
 // of the ranks of its node.
 //
 //   sign()    before NCCL's init: this rank is in the roll over nodes
-//   come()    at the first all_gather or reduce_scatter: all ranks hear of all, and judge alike
+//   come()    at the first all_gather or reduce_scatter: all ranks hear of all, and judge alike. The
+//             roll goes over to rank 0's process: whoever made the id may end from then on
 //   join()    the group of all ranks
 //   vote()    when each has set itself up, or failed to
 //   connect() outside of captures: the rail between nodes, and what stages need
@@ -57,6 +58,11 @@ class AcrossNodes {
   /// Whether all come to a later meeting; `number` has not been used before. Not ok: lost.
   Result<bool> meet(size_t number, int64_t patience_ns, const IsAborted& is_aborted);
 
+  /// Collective, behind a step that each node's comm has taken among its own ranks, with as many
+  /// exchanges of `group` as that took (comm::NodeGroup): `why_not` where it is not done on all ranks
+  /// of all nodes; `own` is how this one fared. Not ok: lost.
+  Result<Agreed> finish(group::Group& group, const Status& own, Deadline deadline);
+
   bool is_connected() const { return is_connected_; }
   /// Collective, with the device's context: all ranks have a rail, or none (`why_not`). Not ok: lost.
   Result<Agreed> connect(const braid_nccl_rails& real, group::Group& group, comm::Device& device,
@@ -83,24 +89,31 @@ class AcrossNodes {
   /// work of the program's own communicator. False: there is no rail.
   bool begin_abort();
   /// This rank's part is over: later meetings are lost ones. In peace it waits for its work, in the
-  /// device's context; and for whoever is at a meeting, which `is_aborted` ends.
+  /// device's context, some seconds, and then breaks it off; and for whoever is at a meeting, which `is_aborted` ends.
   void end(bool is_in_peace);
 
  private:
-  AcrossNodes(const Config& config, RankFacts facts, std::unique_ptr<RollGuest> guest)
-      : facts_(std::move(facts)),
+  AcrossNodes(const std::string& key, const Config& config, RankFacts facts,
+              std::unique_ptr<RollGuest> guest)
+      : key_(key),
+        job_token_(config.text("BRAID_JOB_TOKEN")),
+        facts_(std::move(facts)),
         may_share_(config.flag("BRAID_NCCL_SHARED")),
         is_exact_(config.flag("BRAID_NCCL_NODES_EXACT")),
         patience_ns_(config.duration_ns("BRAID_NCCL_MEET")),
         guest_(std::move(guest)) {}
   Result<Met> meet(const std::string& topic, std::string words, int64_t patience_ns,
                    const IsAborted& is_aborted);
+  Result<Agreed> move_roll(const IsAborted& is_aborted);
+  std::string open_roll() const;
+  Result<std::unique_ptr<RollGuest>> sign_at(const std::string& told) const;
   Result<Agreed> tell_all(group::Group& group, const char* topic, const Status& own,
                           Deadline deadline);
   static Agreed left(const Status& why) { return Agreed{why}; }
   Status connect_own(const braid_nccl_rails& real, const std::string& id, comm::Device& device,
                      const NcclRail::GivesUp& gives_up);
   Status warm_up(const NcclRail::GivesUp& gives_up);
+  bool finishes_in(int64_t time_ns);
   std::shared_ptr<NcclRail> rail() const {
     const std::lock_guard lock(mutex_);
     return rail_;
@@ -108,6 +121,7 @@ class AcrossNodes {
   /// False where the communicator is being aborted: then nobody waits for what comes of the rail.
   bool put_rail(std::shared_ptr<NcclRail> rail);
 
+  const std::string key_, job_token_;
   RankFacts facts_;
   const bool may_share_;
   const bool is_exact_;

@@ -1,8 +1,10 @@
 #include "bindings/nccl/core/nodes/mark.h"
 
+#include <arpa/inet.h>
 #include <netinet/in.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstring>
 
 #include "group/keyed_hash.h"
@@ -13,8 +15,9 @@ namespace {
 
 constexpr size_t kAddressAt = 8, kSpareFrom = 40, kMarkAt = 80;
 // Its last figure changes with what ranks of several nodes do together: who speaks another one is
-// left to NCCL. 2: a rail's all_gather is sends and receives.
-constexpr char kMagic[8] = {'b', 'r', 'a', 'i', 'd', '\0', 'm', '2'};
+// left to NCCL. 2: a rail's all_gather is sends and receives. 3: who is through with a step of its
+// node goes on exchanging until all are (comm/node_group.h).
+constexpr char kMagic[8] = {'b', 'r', 'a', 'i', 'd', '\0', 'm', '3'};
 constexpr size_t kPortAt = kMarkAt + sizeof kMagic, kSecretAt = kMarkAt + 16;
 static_assert(kSecretAt + 32 == kIdBytes);
 
@@ -40,6 +43,19 @@ std::optional<sys::Endpoint> address_in(std::span<const std::byte, kIdBytes> id)
   return sys::Endpoint(reinterpret_cast<const sockaddr*>(&address), length);
 }
 
+/// Of a literal, so that no resolver is asked; nothing when it is none.
+std::optional<sys::Endpoint> literal_address(const std::string& host) {
+  sockaddr_in four{};
+  four.sin_family = AF_INET;
+  if (inet_pton(AF_INET, host.c_str(), &four.sin_addr) == 1)
+    return sys::Endpoint(reinterpret_cast<const sockaddr*>(&four), sizeof four);
+  sockaddr_in6 six{};
+  six.sin6_family = AF_INET6;
+  if (inet_pton(AF_INET6, host.c_str(), &six.sin6_addr) == 1)
+    return sys::Endpoint(reinterpret_cast<const sockaddr*>(&six), sizeof six);
+  return std::nullopt;
+}
+
 }  // namespace
 
 Result<sys::Endpoint> bootstrap_of(std::span<const std::byte, kIdBytes> id) {
@@ -49,6 +65,26 @@ Result<sys::Endpoint> bootstrap_of(std::span<const std::byte, kIdBytes> id) {
   if (!std::all_of(id.begin() + kSpareFrom, id.end(), is_zero))
     return unsupported("NCCL's id has no spare bytes");
   return *at;
+}
+
+std::string encode(const Mark& mark) {
+  return fmt::format("{}{} {}", as_text(mark.secret), mark.at.port(), mark.at.host());
+}
+
+Result<Mark> decode_mark(std::string_view words) {
+  Mark mark;
+  const size_t space = words.find(' ', std::min(words.size(), mark.secret.size()));
+  if (space == std::string_view::npos) return invalid_argument("no mark of a roll");
+  std::memcpy(mark.secret.data(), words.data(), mark.secret.size());
+  uint16_t port = 0;
+  const char* const end = words.data() + space;
+  const auto read = std::from_chars(words.data() + mark.secret.size(), end, port);
+  if (read.ec != std::errc() || read.ptr != end) return invalid_argument("no mark of a roll");
+  const auto at = literal_address(std::string(words.substr(space + 1)));
+  if (!at) return invalid_argument("no mark of a roll");
+  mark.at = *at;
+  mark.at.set_port(port);
+  return mark;
 }
 
 void write_mark(std::span<std::byte, kIdBytes> id, const Mark& mark) {

@@ -4,7 +4,7 @@
 //
 //   0    NCCL's own: a number, and the address of its bootstrap (8, 28 bytes; 2.30: 4 more)
 //   40   zero
-//   80   "braid\0m2" | port, 2 bytes, little-endian | 6 zero | 32 random bytes
+//   80   "braid\0m3" | port, 2 bytes, little-endian | 6 zero | 32 random bytes
 //
 // The address is that of NCCL's bootstrap, which every rank must reach anyway. NCCL hashes all 128
 // bytes of an id alike on every rank, and reads none of ours.
@@ -35,6 +35,11 @@ struct Mark {
 /// The address that NCCL has put into an id, with its own port. unsupported when it is none that we
 /// know, or when the bytes of the mark are used.
 Result<sys::Endpoint> bootstrap_of(std::span<const std::byte, kIdBytes> id);
+/// What a rank tells the others of a roll of its own. invalid_argument when it is none, at an address
+/// that means the same on every host.
+std::string encode(const Mark& mark);
+Result<Mark> decode_mark(std::string_view words);
+
 /// Into an id for which bootstrap_of() is ok. Only the port of `mark.at` is written.
 void write_mark(std::span<std::byte, kIdBytes> id, const Mark& mark);
 /// Of a communicator's key, which begins with its first id, or its parent's. Nothing: it has none.

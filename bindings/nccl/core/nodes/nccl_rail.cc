@@ -17,6 +17,8 @@ namespace {
 
 constexpr int kInProgress = 7;  // ncclInProgress
 constexpr std::chrono::milliseconds kMakingNap{1};
+constexpr std::chrono::microseconds kCallNap{50};
+constexpr int64_t kCallTime = 60_s;      // of a library that does not block
 constexpr int64_t kCallersTime = 10_ms;  // less than who breaks a call off waits for the rail's end
 
 /// Counts who is in a call, from before it looks at the communicator until it is out of NCCL.
@@ -103,7 +105,22 @@ Result<void*> NcclRail::usable() const {
   return unavailable("the communicator between nodes has ended");
 }
 
-Status NcclRail::answered(const char* what, int result) {
+// A library that does not block (NCCL_COMM_BLOCKING=0 says so for rails, too) is asked until the call
+// is over; under the mutex, for an abort frees what is asked.
+Result<int> NcclRail::end_of(int result) {
+  const Deadline patience = Deadline::after_ns(kCallTime);
+  while (result == kInProgress && !patience.passed()) {
+    std::this_thread::sleep_for(kCallNap);
+    const std::lock_guard lock(mutex_);
+    void* const comm = comm_;
+    if (comm == nullptr) return unavailable("the communicator between nodes has ended");
+    result = real_.error(real_.context, comm);
+  }
+  return result;
+}
+
+Status NcclRail::answered(const char* what, int answer) {
+  BRAID_ASSIGN_OR_RETURN(const int result, end_of(answer));
   if (result == 0) return {};
   refused_ = result;
   return driver_error("NCCL answered {} to {} between nodes", result, what);

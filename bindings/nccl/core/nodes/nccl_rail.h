@@ -51,6 +51,7 @@ class NcclRail final : public coll::nodes::Rail {
   NcclRail(const braid_nccl_rails& real, void* comm) : real_(real), comm_(comm) {}
   Result<void*> usable() const;
   Status answered(const char* what, int result);
+  Result<int> end_of(int result);
 
   const braid_nccl_rails real_;
   std::mutex mutex_;             // of the communicator's end

@@ -33,6 +33,8 @@ class RollGuest {
                                              Deadline deadline,
                                              const group::Interrupt& interrupt) const;
   const std::string& name() const { return name_; }
+  /// This host's, on the way to the roll.
+  Result<sys::Endpoint> own_address() const { return sys::local_endpoint(channel_.fd()); }
 
  private:
   RollGuest(sys::Endpoint at, std::string name, group::Channel channel)

@@ -359,13 +359,25 @@ class Hosts {
     if (!host) {
       BRAID_ASSIGN_OR_RETURN(host, RollHost::serve(at));
     }
-    return host->add_id(job_token);
+    BRAID_ASSIGN_OR_RETURN(const Mark made, host->add_id(job_token));
+    made_.insert(made.secret);
+    return made;
+  }
+  bool has(const Mark& mark) {
+    const std::lock_guard lock(mutex_);
+    return made_.contains(mark.secret);
   }
 
  private:
   std::mutex mutex_;
+  std::set<decltype(Mark::secret)> made_;
   std::map<std::string, std::unique_ptr<RollHost>> hosts_;
 };
+
+Hosts& all_hosts() {
+  static Hosts& hosts = *new Hosts;  // as the real library, never destroyed
+  return hosts;
+}
 
 }  // namespace
 
@@ -380,13 +392,18 @@ Result<std::unique_ptr<RollHost>> RollHost::serve(sys::Endpoint at, size_t most_
   return std::unique_ptr<RollHost>(std::move(host));
 }
 
+Result<Mark> add_roll(const sys::Endpoint& at, const std::string& job_token) {
+  return all_hosts().add_id(at, job_token);
+}
+
+bool has_roll(const Mark& mark) { return all_hosts().has(mark); }
+
 // With NCCL_COMM_ID every rank makes the id for itself, and they must be equal.
 Status mark_id(std::span<std::byte, kIdBytes> id, const std::string& job_token) {
   if (secure_getenv("NCCL_COMM_ID") != nullptr)  // NOLINT(concurrency-mt-unsafe)
     return unsupported("NCCL_COMM_ID is set: every rank makes the id for itself");
   BRAID_ASSIGN_OR_RETURN(const sys::Endpoint at, bootstrap_of(id));
-  static Hosts& hosts = *new Hosts;  // as the real library, never destroyed
-  BRAID_ASSIGN_OR_RETURN(const Mark mark, hosts.add_id(at, job_token));
+  BRAID_ASSIGN_OR_RETURN(const Mark mark, add_roll(at, job_token));
   write_mark(id, mark);
   return {};
 }

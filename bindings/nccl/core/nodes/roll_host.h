@@ -1,5 +1,6 @@
-// RollHost: the end of rolls over nodes in the process that made their ids. One thread, one poll
-// loop, no decision that could wait for a rank.
+// RollHost: the end of rolls over nodes in the process that made their ids, and, from a communicator's
+// first call on, in its rank 0's (across.h). One thread, one poll loop, no decision that could wait for
+// a rank.
 //
 //   greeting ---hello proved---> let in ---sign---> signed ---come---> at a meeting
 //
@@ -46,6 +47,11 @@ class RollHost {
   /// A mark for one id more. `job_token` may be empty: then who has the id may sign.
   virtual Result<Mark> add_id(const std::string& job_token) = 0;
 };
+
+/// A roll of this process at `at`, whatever its port, that lives as long as it does.
+Result<Mark> add_roll(const sys::Endpoint& at, const std::string& job_token);
+/// Whether add_roll() or mark_id() of this process has made it.
+bool has_roll(const Mark& mark);
 
 /// Marks an id that NCCL has just made, with a roll of this process that lives as long as it does.
 /// unsupported where NCCL's ids have no room, or are not one process's alone (NCCL_COMM_ID).

@@ -57,7 +57,7 @@ std::string encode(const Coming& coming) {
   std::string bytes;
   put(bytes, coming.rank, 4);
   put(bytes, coming.num_ranks, 4);
-  put(bytes, static_cast<uint64_t>(coming.patience_ns), 8);
+  put(bytes, static_cast<uint64_t>(std::min(coming.patience_ns, kMostPatience_ns)), 8);
   put_text(bytes, coming.words, kMostWords);
   return bytes;
 }

@@ -26,7 +26,7 @@ inline constexpr uint32_t kMostWords = 2048;  // of a rank, in bytes
 
 struct Coming {
   uint32_t rank = 0, num_ranks = 0;
-  int64_t patience_ns = 0;
+  int64_t patience_ns = 0;  // of more than a week a week is sent
   std::string words;
 };
 
