@@ -242,8 +242,8 @@ std::vector<sys::Endpoint> places_of(const Meeting& meeting, const sys::Endpoint
 // everything else is passed.
 Status look_at_taken(const Meeting& meeting, const sys::Endpoint& taken, const std::string& at) {
   BRAID_ASSIGN_OR_RETURN(const Greeting found,
-                         greet_store(taken, meeting.identity, meeting.token,
-                                     Purpose::kServe, meeting.deadline, meeting.interrupt));
+                         greet_store(taken, meeting.identity, meeting.token, Purpose::kServe,
+                                     meeting.deadline, meeting.interrupt));
   using Outcome = Greeting::Outcome;
   if (found.outcome == Outcome::kRefused)
     return invalid_argument("group: rank 0 met another store at {}: {}", taken.text(), found.text);

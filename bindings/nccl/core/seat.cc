@@ -413,9 +413,13 @@ Status Seat::add_window(const void* memory, uint64_t bytes) {
   const Status own = with_device(
       [&](comm::Device& device) { return device.registrations().add(address_of(memory), bytes); });
   const Deadline deadline = Deadline::after_ns(config_.duration_ns("BRAID_TIMEOUT"));
-  BRAID_ASSIGN_OR_RETURN(const auto agreed, all_through(own, deadline));
-  if (agreed.why_not && own.ok()) (void)drop_window(memory);
-  return agreed.why_not.value_or(Status());
+  const auto agreed = all_through(own, deadline);
+  if (!agreed.ok()) {
+    group_->report(agreed.status());  // the others' kernels would wait for a rank that is lost
+    return agreed.status();
+  }
+  if (agreed->why_not && own.ok()) (void)drop_window(memory);
+  return agreed->why_not.value_or(Status());
 }
 
 Status Seat::drop_window(const void* memory) {

@@ -315,7 +315,8 @@ bool AcrossNodes::finishes_in(int64_t time_ns) {
 }
 
 // Work that does not end in peace waits for a rank that stands still. NCCL's destroy would wait for it,
-// without an end, and its abort ends it. Scratch that may still be used is left to who uses it.
+// without an end, and its abort ends it. What the comm's own calls have enqueued is behind us: their close
+// waits for it as NCCL's destroy does, without an end. Scratch that may still be used is left to who uses it.
 void AcrossNodes::end(bool is_in_peace) {
   if (aborting_.joinable()) aborting_.join();
   if (stages_) {
