@@ -25,7 +25,7 @@ namespace {
 
 constexpr std::string_view kShmPrefix = "fi_shm://";
 constexpr const char* kDirectory = "/dev/shm";
-constexpr int64_t kTurnNs = 100'000'000;
+constexpr int64_t kTurnNs = 200'000'000;
 constexpr useconds_t kMakerUs = 200;  // from a file's name until its maker counts; microseconds
 
 // "<process>:<user>:<index>"; empty for anything else: the name came from another process and must not
@@ -118,11 +118,16 @@ void remove_dead_shm_files(int64_t patience_ns) {
   const Deadline deadline = Deadline::after_ns(patience_ns);
   for (const std::string& name : endpoints_of_this_user()) {
     const auto pid = static_cast<pid_t>(std::strtol(shm_file_of(name).c_str(), nullptr, 10));
-    bool is_going = true;
-    while (is_going) {
-      is_going = is_being_taken_apart(pid) && !deadline.passed();  // asked before it is tried
-      if (remove_unused_shm_file(name, ShmFilesTurn())) break;
-      if (is_going) usleep(200);
+    while (true) {
+      const bool is_going =
+          is_being_taken_apart(pid) && !deadline.passed();  // asked before it is tried
+      {
+        const ShmFilesTurn turn;
+        if (!turn.is_held() && deadline.passed()) return;  // who has it may have been stopped
+        if (turn.is_held() && remove_unused_shm_file(name, turn)) break;
+        if (turn.is_held() && !is_going) break;
+      }
+      usleep(200);
     }
   }
 }

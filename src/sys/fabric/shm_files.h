@@ -22,7 +22,7 @@
 
 namespace braid::sys {
 
-/// A turn at the files, among all processes of braid: it ends with the object. Waits for it for 100 ms at
+/// A turn at the files, among all processes of braid: it ends with the object. Waits for it for 200 ms at
 /// most; where another process keeps it longer nothing is removed.
 class ShmFilesTurn {
  public:
