@@ -1,7 +1,7 @@
 // NIXL's notifications as messages of the engine, which hold 64 KiB and must not be empty: each has
 // a head, and a long one comes in parts.
 //
-//   is_last u8 | number u64 | bytes
+//   is_last u8 | number u64 | place u32, from 0 | bytes
 //
 // Parts of one notification have one number, come in order, and maybe between those of another one.
 #pragma once
@@ -31,9 +31,10 @@ class Joiner {
   struct Begun {
     engine::Incarnation sender{};
     uint64_t number = 0;
+    uint32_t next = 0;  // place of the part that follows
     std::string bytes;
   };
-  // Whoever dies in the middle of one leaves it here; the oldest is dropped.
+  // Whoever dies in the middle of one leaves it here; the oldest is dropped, and what comes of it later.
   static constexpr size_t kMostBegun = 64;
   std::deque<Begun> begun_;
 };

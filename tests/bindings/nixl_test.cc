@@ -311,6 +311,27 @@ TEST(NixlNotices, PartsOfSeveralAreJoinedEach) {
   EXPECT_FALSE(add("short", 'x'));
 }
 
+TEST(NixlNotices, OneWhoseBeginningWasDroppedIsNotHandedOver) {
+  const std::string text(150'000, 'a');
+  Joiner joiner;
+  engine::Message part;
+  const auto add = [&](const std::string& bytes) {
+    part.bytes = bytes;
+    return joiner.add(part);
+  };
+  const auto first = cut(text, 0);
+  EXPECT_FALSE(add(first[0]));
+  for (uint64_t number = 1; number <= 64; ++number) EXPECT_FALSE(add(cut(text, number)[0]));
+  EXPECT_FALSE(add(first[1]));
+  EXPECT_FALSE(add(first[2]));
+  const auto last = cut(text, 64);
+  EXPECT_FALSE(add(last[1]));
+  EXPECT_EQ(add(last[2]), text);
+  const auto gap = cut(text, 63);
+  EXPECT_FALSE(add(gap[2]));
+  EXPECT_FALSE(add(gap[1]));
+}
+
 std::vector<std::pair<uint64_t, uint64_t>> places_of(const Part& part) {
   std::vector<std::pair<uint64_t, uint64_t>> out;
   for (size_t i = 0; i < part.our_ids.size(); ++i)
