@@ -1,15 +1,43 @@
 // The C interface of dispatch and combine.
 #include "braid/moe.h"
 
+#include <array>
 #include <memory>
+#include <mutex>
 #include <utility>
 #include <vector>
 
 #include "handle.h"
 #include "moe/buffer.h"
 
+/// What a low-latency dispatch was given, for its combine.
+struct Dispatched {
+  uint64_t phase = 0;  // 0: none
+  uint64_t ids_hash = 0;
+  int max_tokens = 0;
+  int num_experts = 0;
+};
+
 struct braid_moe {
-  std::unique_ptr<braid::moe::Buffer> buffer;
+  explicit braid_moe(std::unique_ptr<braid::moe::Buffer> made) : buffer(std::move(made)) {}
+
+  void note(const Dispatched& dispatch) {
+    const std::lock_guard lock(mutex);
+    dispatches[num_dispatches++ % dispatches.size()] = dispatch;
+  }
+  Dispatched of(uint64_t phase) {
+    const std::lock_guard lock(mutex);
+    for (const Dispatched& each : dispatches)
+      if (phase != 0 && each.phase == phase) return each;
+    return {};
+  }
+
+  const std::unique_ptr<braid::moe::Buffer> buffer;
+
+  static constexpr size_t kAlive = 2;  // results at a time
+  std::mutex mutex;                    // for who does not heed "one thread at a time"
+  std::array<Dispatched, kAlive> dispatches;
+  size_t num_dispatches = 0;
 };
 
 struct braid_moe_sent {
@@ -76,6 +104,23 @@ Status check_tokens(const char* function, const braid_moe_tokens& tokens) {
   return {};
 }
 
+/// Ids apart, which the buffer compares. Places in the caller's rows are made of these numbers.
+Status check_is_of(const Dispatched& dispatch, const braid_moe_tokens& tokens, uint64_t phase) {
+  if (dispatch.phase == 0)
+    return braid::invalid_argument(
+        "argument phase: expected that of one of the last {} dispatches, got {}", braid_moe::kAlive,
+        phase);
+  const auto differs = [](const char* what, int expected, int got) {
+    return braid::invalid_argument("argument {}: expected {}, as of the dispatch, got {}", what,
+                                   expected, got);
+  };
+  if (tokens.max_tokens != dispatch.max_tokens)
+    return differs("max_tokens", dispatch.max_tokens, tokens.max_tokens);
+  if (tokens.num_experts != dispatch.num_experts)
+    return differs("num_experts", dispatch.num_experts, tokens.num_experts);
+  return {};
+}
+
 Status check_batch(const char* function, const braid_moe_batch& batch) {
   if (batch.num_tokens < 0)
     return braid::invalid_argument("{}: num_tokens is {}", function, batch.num_tokens);
@@ -127,7 +172,7 @@ braid_code braid_moe_create(braid_comm* comm, uint64_t half_bytes, int can_shrin
     BRAID_RETURN_IF_ERROR(check_pointers("braid_moe_create", {out}));
     *out = nullptr;
     BRAID_ASSIGN_OR_RETURN(auto buffer, moe::Buffer::create(c, {half_bytes, can_shrink != 0}));
-    *out = new braid_moe{std::move(buffer)};
+    *out = new braid_moe(std::move(buffer));
     return {};
   });
 }
@@ -175,6 +220,9 @@ braid_code braid_moe_send_dispatch(braid_moe* handle, const braid_moe_tokens* to
     made->buffer = &buffer;
     made->dispatch = dispatch_of(*tokens);
     BRAID_ASSIGN_OR_RETURN(made->ticket, buffer.send(made->dispatch));
+    const moe::LowLatencyDispatch& call = made->dispatch;
+    handle->note({made->ticket.phase, moe::hash_of(call.ids, call.num_tokens, call.num_topk),
+                  call.max_tokens, call.num_experts});
     *sent = made.release();
     return {};
   });
@@ -217,6 +265,8 @@ braid_code braid_moe_send_combine(braid_moe* handle, const braid_moe_tokens* tok
     *sent = nullptr;
     BRAID_RETURN_IF_ERROR(check_tokens(name, *tokens));
     if (tokens->num_tokens > 0) BRAID_RETURN_IF_ERROR(check_pointers(name, {weights}));
+    const Dispatched of = handle->of(phase);
+    BRAID_RETURN_IF_ERROR(check_is_of(of, *tokens, phase).with_context(name));
     auto made = std::make_unique<braid_moe_sent>();
     made->buffer = &buffer;
     made->is_combine = true;
@@ -233,7 +283,7 @@ braid_code braid_moe_send_combine(braid_moe* handle, const braid_moe_tokens* tok
     call.max_tokens = tokens->max_tokens;
     call.num_experts = tokens->num_experts;
     call.of_phase = static_cast<uint32_t>(phase);
-    call.ids_hash = moe::hash_of(call.ids, call.num_tokens, call.num_topk);
+    call.ids_hash = of.ids_hash;
     BRAID_ASSIGN_OR_RETURN(made->ticket, buffer.send(call));
     *sent = made.release();
     return {};

@@ -76,8 +76,8 @@ BRAID_API braid_code braid_moe_send_dispatch(braid_moe*, const braid_moe_tokens*
                                              braid_moe_sent** sent);
 BRAID_API braid_code braid_moe_receive_dispatch(braid_moe_sent*, const braid_moe_rows*);
 /* Expert rows x [L, M*N, hidden] of `dtype` back to their owners, by slots and layout_range of that
- * dispatch, whose tokens are given again; out [T, hidden] is the sum over choices of weight times
- * row. `phase` is braid_moe_phase() of the dispatch. */
+ * dispatch, whose tokens are given again, the same ids; out [T, hidden] is the sum over choices of
+ * weight times row. `phase` is braid_moe_phase() of the dispatch, one of the last two. */
 BRAID_API uint64_t braid_moe_phase(const braid_moe_sent*);
 BRAID_API braid_code braid_moe_send_combine(braid_moe*, const braid_moe_tokens*, const void* x,
                                             braid_dtype dtype, const int32_t* slots,

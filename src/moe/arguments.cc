@@ -118,6 +118,7 @@ Status check_shape(const LowLatencyCombine& call, int num_ranks) {
 
 Status check(const LowLatencyCombine& call, int num_ranks) {
   BRAID_RETURN_IF_ERROR(check_shape(call, num_ranks));
+  BRAID_RETURN_IF_ERROR(check_ids(call.ids, call.num_tokens, call.num_topk, call.num_experts));
   if (hash_of(call.ids, call.num_tokens, call.num_topk) != call.ids_hash)
     return invalid_argument("argument topk_idx: expected the ids of the dispatch, got others");
   if (!call.sums_by_rank) return {};

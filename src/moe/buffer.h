@@ -64,6 +64,7 @@ class Buffer {
   /// rows already. The second one must follow, with room for them, or abandon().
   Result<Incoming> begin(const Dispatch& call);
   Status finish(const Dispatch& call, const DispatchedRows& rows);
+  /// Where rounds are left the others get an error at once.
   void abandon();
   /// Incoming::phase of what was begun and not finished; 0: nothing was.
   uint32_t begun_phase() const { return begun_ ? begun_->incoming.phase : 0; }
@@ -125,6 +126,7 @@ class Buffer {
   Status check_flags(const Ticket& ticket, const LowLatencyDispatch& call) const;
   Status check_room(const LowLatencyDispatch& call) const;
   Status check_room(const LowLatencyCombine& call) const;
+  Status check_places(const LowLatencyCombine& call) const;
   std::vector<uint32_t> owner_places(const LowLatencyCombine& call) const;
 
   // rank_combine.cc

@@ -140,6 +140,30 @@ Status Buffer::check_room(const LowLatencyCombine& call) const {
   return too_small(region * static_cast<uint64_t>(size_), layout_.half_bytes);
 }
 
+// Slots and ranges lie in the caller's memory, and are places in x and in the owners' windows.
+Status Buffer::check_places(const LowLatencyCombine& call) const {
+  if (call.sums_by_rank) return {};
+  const auto m = static_cast<int64_t>(call.max_tokens);
+  const auto refused = [](const char* what, int64_t got) {
+    return invalid_argument("argument handle: expected {} of the dispatch, got {}", what, got);
+  };
+  for (int owner = 0; owner < size_; ++owner) {
+    int64_t rows = 0;
+    for (int e = 0; e < call.num_experts / size_ && !phases_->is_masked(owner); ++e) {
+      const int64_t range = call.layout_range[e * size_ + owner];
+      const int64_t begin = range_begin(range), count = range_count(range);
+      if (begin < 0 || count < 0 || begin + count > m * size_) return refused("a range", range);
+      rows += count;
+      if (rows > m * call.num_topk) return refused("at most M * K rows of a rank", rows);
+      for (int32_t i = 0; i < count; ++i) {
+        const int32_t slot = call.slots[masked_place(e, static_cast<uint64_t>(m), size_, range, i)];
+        if (slot < 0 || slot >= m * call.num_topk) return refused("a slot", slot);
+      }
+    }
+  }
+  return {};
+}
+
 Result<Buffer::Ticket> Buffer::send(const LowLatencyDispatch& call) {
   const InCall in_call(*this);
   BRAID_RETURN_IF_ERROR(in_call.status());
@@ -239,6 +263,7 @@ Result<Buffer::Ticket> Buffer::send(const LowLatencyCombine& call) {
   const char* const name = call_name(CallKind::kLowLatencyCombine);
   BRAID_RETURN_IF_ERROR(in_rank(name, check(call, size_)));
   BRAID_RETURN_IF_ERROR(in_rank(name, check_room(call)));
+  BRAID_RETURN_IF_ERROR(in_rank(name, check_places(call)));
   if (!phases_->may_begin()) return in_rank(name, begin_phase({}, 0).status());
   const Result<Ticket> begun = begin_phase(shape_of(call), ++calls_);
   if (!begun.ok()) return in_rank(name, begun.status());

@@ -17,6 +17,7 @@
 #include <algorithm>
 #include <cstring>
 #include <numeric>
+#include <utility>
 
 #include "base/rounding.h"
 #include "moe/call_shape.h"
@@ -333,8 +334,12 @@ Status Buffer::finish(const Dispatch& call, const DispatchedRows& out) {
 void Buffer::abandon() {
   const InCall in_call(*this, InCall::kFinishes);
   if (!in_call.status().ok() || !begun_) return;
-  phases_->release(begun_->ticket.phase, true);
-  begun_.reset();
+  const Begun begun = *std::exchange(begun_, {});
+  phases_->release(begun.ticket.phase, true);
+  if (begun.num_rounds == 1) return;
+  const uint64_t following = phases_->begin();
+  phases_->signal_failure(following, begun.ticket.call);
+  phases_->release(following, false);
 }
 
 // Round `round` of every owner's tokens; `next` [N] is the next row of each owner's block.

@@ -22,6 +22,43 @@ static const int64_t kIds[N][3 * K] = {{0, 1, 2, -1, 1, 3}, {3, 2, 0, 3, -1, -1}
 static const float kWeights[N][3 * K] = {{.5f, .5f, 1, 0, .25f, .75f}, {.5f, .5f, .5f, .5f, 0, 0}};
 static const float kFactors[N][3] = {{1.5f, 3, 3.5f}, {3.5f, 2.5f, 0}};
 
+/* A combine of other ids, or of another shape, than the dispatch's is refused before anything is sent. */
+static int not_of_the_dispatch(braid_moe* moe, const braid_moe_tokens* tokens, const void* rows,
+                               const int32_t* slots, const int64_t* layout_range,
+                               const float* weights, uint64_t phase) {
+  int64_t ids[3 * K];
+  braid_moe_tokens other = *tokens;
+  braid_moe_sent* sent = NULL;
+  other.ids = ids;
+  static const struct {
+    int64_t id;
+    const char* words;
+  } kWrong[] = {{2, "expected the ids of the dispatch"},
+                {-2, "expected -1 to 3, got -2"},
+                {E, "expected -1 to 3, got 4"},
+                {(int64_t)1 << 28, "expected -1 to 3, got 268435456"}};
+  for (size_t i = 0; i < sizeof kWrong / sizeof kWrong[0]; ++i) {
+    memcpy(ids, tokens->ids, sizeof ids);
+    ids[0] = kWrong[i].id == ids[0] ? 1 : kWrong[i].id;
+    CHECK(braid_moe_send_combine(moe, &other, rows, BRAID_FLOAT32, slots, layout_range, weights,
+                                 phase, &sent) == BRAID_INVALID_ARGUMENT);
+    CHECK(strstr(braid_last_error(), kWrong[i].words) != NULL && sent == NULL);
+  }
+  other = *tokens;
+  other.max_tokens = M + 1;
+  CHECK(braid_moe_send_combine(moe, &other, rows, BRAID_FLOAT32, slots, layout_range, weights,
+                               phase, &sent) == BRAID_INVALID_ARGUMENT);
+  CHECK(strstr(braid_last_error(), "max_tokens: expected 8, as of the dispatch, got 9") != NULL);
+  other = *tokens;
+  other.num_experts = 2 * E;
+  CHECK(braid_moe_send_combine(moe, &other, rows, BRAID_FLOAT32, slots, layout_range, weights,
+                               phase, &sent) == BRAID_INVALID_ARGUMENT);
+  CHECK(braid_moe_send_combine(moe, tokens, rows, BRAID_FLOAT32, slots, layout_range, weights,
+                               phase + 1, &sent) == BRAID_INVALID_ARGUMENT);
+  CHECK(strstr(braid_last_error(), "phase: expected that of one of the last 2") != NULL);
+  return 0;
+}
+
 static int exchange(braid_moe* moe, int rank) {
   float x[3][H], out[3][H];
   for (int t = 0; t < 3; ++t)
@@ -43,6 +80,9 @@ static int exchange(braid_moe* moe, int rank) {
   for (int e = 0; e < L; ++e)
     for (int i = 0; i < count[e]; ++i)
       for (int h = 0; h < H; ++h) rows[e][i][h] *= (float)(rank * L + e + 1);
+  if (not_of_the_dispatch(moe, &tokens, rows, &slots[0][0], &layout_range[0][0], kWeights[rank],
+                          phase) != 0)
+    return 1;
   CHECK(braid_moe_send_combine(moe, &tokens, rows, BRAID_FLOAT32, &slots[0][0], &layout_range[0][0],
                                kWeights[rank], phase, &sent) == BRAID_OK);
   CHECK(braid_moe_receive_combine(sent, NULL, NULL) == BRAID_INVALID_ARGUMENT);
@@ -165,7 +205,12 @@ static int run_rank(int rank, int port) {
   braid_comm* comm = NULL;
   braid_moe* moe = NULL;
   CHECK(braid_join(&comm, rank, N, "127.0.0.1", port, 20000) == BRAID_OK);
-  CHECK(braid_moe_create(comm, braid_moe_half_bytes(M, 4 * H, N, E), 0, &moe) == BRAID_OK);
+  for (int can_shrink = 1; can_shrink >= 0; --can_shrink) {
+    CHECK(braid_moe_create(comm, braid_moe_half_bytes(M, 4 * H, N, E), can_shrink, &moe) ==
+          BRAID_OK);
+    CHECK(exchange(moe, rank) == 0);
+    if (can_shrink) CHECK(braid_barrier(comm) == BRAID_OK && braid_moe_destroy(moe) == BRAID_OK);
+  }
   for (int repeat = 0; repeat < 5; ++repeat)
     if (exchange(moe, rank) != 0) return 1;
   CHECK(braid_moe_set_may_gather(NULL, 1) == BRAID_INVALID_ARGUMENT);

@@ -4,6 +4,8 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
+#include <atomic>
 #include <thread>
 
 #include "moe/buffers.h"
@@ -337,6 +339,97 @@ TEST(MoeBuffer, WhatOneRankSeesAloneIsAnsweredBeforeAnythingIsSent) {
     EXPECT_THAT(buffer.send(combine).status().message(), HasSubstr("ids of the dispatch"));
     EXPECT_EQ(buffer.set_masked(buffer.rank(), true).code(), Code::kInvalidArgument);
   });
+}
+
+// What a combine is given becomes places in windows, whoever vouches for it.
+TEST(MoeBuffer, ACombineOfIdsSlotsOrRangesThatAreNoneIsRefused) {
+  constexpr int kRanks = 2;
+  for (const bool can_shrink : {false, true}) {
+    const BufferOptions options{low_latency_half_bytes(kMaxTokens, 64, kRanks, 64), can_shrink};
+    test::run_buffers(kRanks, options, test::config_of(), [&](Buffer& buffer) {
+      const auto p = test::vector_a(64);
+      test::LowLatency call(p, buffer.rank(), kMaxTokens);
+      const auto sent = buffer.send(call.dispatch);
+      ASSERT_TRUE(sent.ok());
+      ASSERT_TRUE(buffer.receive(sent.value(), call.dispatch, call.rows).ok());
+      const auto good = call.combine(sent.value().phase, call.own.weights);
+      const auto refused = [&](const LowLatencyCombine& c, const std::string& words) {
+        const auto back = buffer.send(c);
+        EXPECT_EQ(back.status().code(), Code::kInvalidArgument);
+        EXPECT_THAT(back.status().message(), HasSubstr(words));
+        Bytes out(static_cast<uint64_t>(call.own.count) * p.row_bytes);
+        if (back.ok()) (void)buffer.receive(back.value(), c, out.data(), nullptr);
+      };
+      for (const int64_t id : {int64_t{1} << 28, int64_t{4}, int64_t{-2}}) {
+        const std::vector<int64_t> ids(static_cast<size_t>(call.own.count * p.num_topk), id);
+        LowLatencyCombine c = good;
+        c.ids = ids.data();
+        c.ids_hash = hash_of(ids.data(), call.own.count, p.num_topk);
+        refused(c, fmt::format("argument topk_idx: expected -1 to 3, got {}", id));
+      }
+      LowLatencyCombine c = good;
+      std::vector<int32_t> slots(call.slots.size(), kMaxTokens * p.num_topk);
+      c.slots = slots.data();
+      refused(c, "expected a slot of the dispatch, got 3");
+      std::ranges::fill(slots, -1);
+      refused(c, "expected a slot of the dispatch, got -1");
+      c = good;
+      for (const int64_t range :
+           {packed_range(0, 1 << 20), packed_range(-1, 1), packed_range(0, -1)}) {
+        const std::vector<int64_t> ranges(call.layout_range.size(), range);
+        c.layout_range = ranges.data();
+        refused(c, "argument handle: expected a range of the dispatch");
+      }
+      const auto back = buffer.send(good);
+      ASSERT_TRUE(back.ok()) << back.status().to_string();
+      Bytes out(static_cast<uint64_t>(call.own.count) * p.row_bytes);
+      EXPECT_TRUE(buffer.receive(back.value(), good, out.data(), nullptr).ok());
+    });
+  }
+}
+
+// Who gives up a dispatch with rounds left tells the others, and need not call again for that.
+TEST(MoeBuffer, ADispatchThatOneRankGivesUpEndsOnTheOthersAtOnce) {
+  constexpr int kRanks = 2;
+  const BufferOptions options{uint64_t{1} << 11, false};
+  reference::Problem p{kRanks, 1, 96, {}};
+  for (int r = 0; r < kRanks; ++r) {
+    reference::Tokens tokens;
+    tokens.count = 60;
+    tokens.rows = test::rows_of(r, tokens.count, p.row_bytes);
+    for (int t = 0; t < tokens.count; ++t) tokens.ids.push_back(t % kRanks);
+    tokens.weights.resize(tokens.ids.size(), 1.0F);
+    p.ranks.push_back(std::move(tokens));
+  }
+  std::atomic<bool> is_told = false;
+  test::run_buffers(kRanks, options, test::config_of({{"BRAID_TIMEOUT", "30s"}}),
+                    [&](Buffer& buffer) {
+                      test::Normal call(p, buffer.rank());
+                      if (buffer.rank() == 0) {
+                        ASSERT_TRUE(buffer.begin(call.dispatch).ok());
+                        buffer.abandon();
+                        EXPECT_EQ(buffer.begun_phase(), 0U);
+                        const int64_t end_ns = now_ns() + 40'000'000'000;
+                        while (!is_told && now_ns() < end_ns)
+                          std::this_thread::sleep_for(std::chrono::milliseconds(1));
+                      } else {
+                        const int64_t begin_ns = now_ns();
+                        const Status status = call.run(buffer);
+                        is_told = true;
+                        EXPECT_EQ(status.code(), Code::kUnavailable) << status.to_string();
+                        EXPECT_THAT(status.message(), HasSubstr("rank 0 could not take part"));
+                        EXPECT_LT(now_ns() - begin_ns, 20'000'000'000);
+                      }
+                      int tries = 0;  // until calls are in step
+                      for (bool is_good = false; !is_good && tries < 5; ++tries) {
+                        test::Normal again(p, buffer.rank());
+                        is_good = again.run(buffer).ok();
+                        if (is_good) {
+                          EXPECT_EQ(again.x, reference::by_source(p, buffer.rank(), 1).rows);
+                        }
+                      }
+                      EXPECT_LT(tries, 5);
+                    });
 }
 
 TEST(MoeBuffer, HostsThatShareNoMemoryGetTheSameBits) {
