@@ -103,14 +103,55 @@ class PyMoeBuffer {
     if (!buffer_) raise_if_failed(invalid_argument("moe buffer: it was destroyed"));
     return *buffer_;
   }
+  /// call(buffer) without the GIL; it must not be closed meanwhile, by another thread or by what
+  /// Python does for a signal while the call waits.
+  template <typename Call>
+  void run(Call&& call) {
+    moe::Buffer& buffer = get();
+    const UnderWay under_way(*this);
+    run_unlocked([&] { return call(buffer); });
+  }
   void close() {
+    if (num_under_way_ > 0)
+      raise_if_failed(invalid_argument("destroy on rank {}: a call of the buffer is under way",
+                                       buffer_->rank()));
+    std::unique_ptr<moe::Buffer> ended = std::move(buffer_);
     const nb::gil_scoped_release released;
-    buffer_.reset();
+    ended.reset();
   }
   bool is_closed() const { return buffer_ == nullptr; }
+  bool is_in_call() const { return num_under_way_ > 0; }
 
  private:
+  class UnderWay {
+   public:
+    explicit UnderWay(PyMoeBuffer& buffer) : buffer_(buffer) { ++buffer_.num_under_way_; }
+    ~UnderWay() { --buffer_.num_under_way_; }
+    UnderWay(const UnderWay&) = delete;
+    UnderWay& operator=(const UnderWay&) = delete;
+
+   private:
+    PyMoeBuffer& buffer_;
+  };
+
   std::unique_ptr<moe::Buffer> buffer_;
+  int num_under_way_ = 0;  // by who holds the GIL
+};
+
+/// Of a receive half: the call is used up once the buffer has let it in.
+class Receiving {
+ public:
+  Receiving(PySend& call, const char* function) : call_(call) {
+    if (std::exchange(call.is_received, true))
+      raise_if_failed(invalid_argument("{}: its hook was called already", function));
+  }
+  ~Receiving() { call_.is_received = is_let_in; }
+  Receiving(const Receiving&) = delete;
+  Receiving& operator=(const Receiving&) = delete;
+  bool is_let_in = false;
+
+ private:
+  PySend& call_;
 };
 
 int local_experts(int num_experts, int size) { return num_experts < size ? 0 : num_experts / size; }
@@ -133,8 +174,7 @@ std::unique_ptr<PySend> send_dispatch(PyMoeBuffer& self, nb::handle x, nb::handl
   d.ids = call->lent.read<int64_t>(ids, "topk_idx", times({num_tokens, num_topk}));
   d.weights = call->lent.read<float>(weights, "topk_weights", times({num_tokens, num_topk}));
   d.has_weights = !weights.is_none();
-  moe::Buffer& buffer = self.get();
-  run_unlocked([&] {
+  self.run([&](moe::Buffer& buffer) {
     auto sent = buffer.send(d);
     if (sent.ok()) call->ticket = sent.value();
     return sent.status();
@@ -174,9 +214,9 @@ void receive_dispatch(PyMoeBuffer& self, PySend& call, nb::handle x, nb::handle 
   if (d.has_weights && !out.copies.is_whole())
     raise_if_failed(
         invalid_argument("low_latency_dispatch: asked for room for copies, found none"));
-  if (std::exchange(call.is_received, true))
-    raise_if_failed(invalid_argument("low_latency_dispatch: its hook was called already"));
-  run_unlocked([&] { return buffer.receive(call.ticket, d, out); });
+  Receiving receiving(call, "low_latency_dispatch");
+  self.run(
+      [&](moe::Buffer& own) { return own.receive(call.ticket, d, out, &receiving.is_let_in); });
 }
 
 std::unique_ptr<PySend> send_combine(PyMoeBuffer& self, nb::handle x, nb::handle slots,
@@ -206,8 +246,8 @@ std::unique_ptr<PySend> send_combine(PyMoeBuffer& self, nb::handle x, nb::handle
   c.copies = copies_of(lent, copies, n, max_tokens, num_topk);
   c.sums_by_rank = c.copies.tokens != nullptr;
   c.weights_hash = weights_hash;
-  run_unlocked([&] {
-    auto sent = buffer.send(c);
+  self.run([&](moe::Buffer& own) {
+    auto sent = own.send(c);
     if (sent.ok()) call->ticket = sent.value();
     return sent.status();
   });
@@ -222,9 +262,10 @@ void receive_combine(PyMoeBuffer& self, PySend& call, nb::handle out, nb::handle
       lent.write<std::byte>(out, "out", static_cast<uint64_t>(c.num_tokens) * c.row_bytes());
   auto* const waits = lent.write<int64_t>(wait_ns, "combine_wait_recv_cost_stats",
                                           static_cast<uint64_t>(buffer.size()));
-  if (std::exchange(call.is_received, true))
-    raise_if_failed(invalid_argument("low_latency_combine: its hook was called already"));
-  run_unlocked([&] { return buffer.receive(call.ticket, c, to, waits); });
+  Receiving receiving(call, "low_latency_combine");
+  self.run([&](moe::Buffer& own) {
+    return own.receive(call.ticket, c, to, waits, &receiving.is_let_in);
+  });
 }
 
 std::unique_ptr<PyBegun> begin(PyMoeBuffer& self, nb::handle x, nb::handle side,
@@ -251,8 +292,8 @@ std::unique_ptr<PyBegun> begin(PyMoeBuffer& self, nb::handle x, nb::handle side,
   d.per_expert = lent.read<int32_t>(per_expert, "num_tokens_per_expert", times({num_experts}));
   d.ids = lent.read<int64_t>(ids, "topk_idx", times({num_tokens, num_topk}));
   d.weights = lent.read<float>(weights, "topk_weights", times({num_tokens, num_topk}));
-  run_unlocked([&] {
-    auto incoming = buffer.begin(d);
+  self.run([&](moe::Buffer& own) {
+    auto incoming = own.begin(d);
     if (incoming.ok()) begun->incoming = std::move(incoming).value();
     return incoming.status();
   });
@@ -271,8 +312,7 @@ void finish(PyMoeBuffer& self, PyBegun& begun, nb::handle x, nb::handle side, nb
   out.weights = lent.write<float>(weights, "recv_topk_weights", times({num_rows, d.num_topk}));
   out.source_token = lent.write<int32_t>(source_token, "recv_src_idx", rows);
   out.num_rows = num_rows;
-  moe::Buffer& buffer = self.get();
-  run_unlocked([&] { return buffer.finish(d, out); });
+  self.run([&](moe::Buffer& buffer) { return buffer.finish(d, out); });
 }
 
 void combine(PyMoeBuffer& self, nb::handle x, nb::handle weights,
@@ -303,7 +343,7 @@ void combine(PyMoeBuffer& self, nb::handle x, nb::handle weights,
   c.out = lent.write<std::byte>(out, "combined_x", own);
   c.out_weights =
       lent.write<float>(out_weights, "combined_topk_weights", times({num_tokens, num_topk}));
-  run_unlocked([&] { return buffer.combine(c); });
+  self.run([&](moe::Buffer& at) { return at.combine(c); });
 }
 
 void layout(nb::handle ids, int num_tokens, int num_topk, int num_ranks, int num_experts,
@@ -358,6 +398,7 @@ void register_moe(nb::module_& module) {
   type.def(nb::init<PyComm&, uint64_t, bool>(), nb::keep_alive<1, 2>());
   type.def("close", &PyMoeBuffer::close);
   type.def_prop_ro("is_closed", &PyMoeBuffer::is_closed);
+  type.def_prop_ro("is_in_call", &PyMoeBuffer::is_in_call);
   type.def_prop_ro("half_bytes", [](PyMoeBuffer& self) { return self.get().layout().half_bytes; });
   type.def_prop_ro("window_bytes", [](PyMoeBuffer& self) { return self.get().layout().bytes(); });
   type.def_prop_ro("mask", [](PyMoeBuffer& self) { return self.get().mask(); });

@@ -54,11 +54,14 @@ class Buffer {
     uint32_t remark = 0;  // route_tuner.h
   };
   Result<Ticket> send(const LowLatencyDispatch& call);
-  Status receive(const Ticket& ticket, const LowLatencyDispatch& call, const LowLatencyRows& rows);
+  /// `is_let_in` (or null): set once the half is used up. One that was refused before that, as for another
+  /// thread in a call, may be made again.
+  Status receive(const Ticket& ticket, const LowLatencyDispatch& call, const LowLatencyRows& rows,
+                 bool* is_let_in = nullptr);
   Result<Ticket> send(const LowLatencyCombine& call);
   /// out [T, hidden]; `wait_ns` as in LowLatencyRows.
   Status receive(const Ticket& ticket, const LowLatencyCombine& call, std::byte* out,
-                 int64_t* wait_ns);
+                 int64_t* wait_ns, bool* is_let_in = nullptr);
 
   /// A dispatch in two steps: what comes is known after the first one, which has sent the first
   /// rows already. The second one must follow, with room for them, or abandon().

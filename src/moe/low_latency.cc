@@ -232,9 +232,10 @@ Status Buffer::check_flags(const Ticket& ticket, const LowLatencyDispatch& call)
 }
 
 Status Buffer::receive(const Ticket& ticket, const LowLatencyDispatch& call,
-                       const LowLatencyRows& rows) {
+                       const LowLatencyRows& rows, bool* is_let_in) {
   const InCall in_call(*this);
   BRAID_RETURN_IF_ERROR(in_call.status());
+  if (is_let_in != nullptr) *is_let_in = true;
   const char* const name = call_name(CallKind::kLowLatencyDispatch);
   Status status = receive_phase(ticket, rows.wait_ns);
   if (!status.ok()) return in_rank(name, status);
@@ -329,9 +330,10 @@ std::vector<uint32_t> Buffer::owner_places(const LowLatencyCombine& call) const 
 }
 
 Status Buffer::receive(const Ticket& ticket, const LowLatencyCombine& call, std::byte* out,
-                       int64_t* wait_ns) {
+                       int64_t* wait_ns, bool* is_let_in) {
   const InCall in_call(*this);
   BRAID_RETURN_IF_ERROR(in_call.status());
+  if (is_let_in != nullptr) *is_let_in = true;
   const Status status = receive_phase(ticket, wait_ns);
   if (!status.ok()) return in_rank(call_name(CallKind::kLowLatencyCombine), status);
   if (call.sums_by_rank) {

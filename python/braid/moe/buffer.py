@@ -90,7 +90,9 @@ class Buffer:
     # ---- life ----
 
     def destroy(self) -> None:
-        """Gives everything back. Twice is fine; hooks that were not called raise afterwards."""
+        """Gives everything back. Twice is fine; hooks that were not called raise afterwards.
+        Refused while a call is under way, in another thread or around a signal's handler.
+        """
         if self.runtime.is_closed:
             return
         self.runtime.close()
