@@ -17,6 +17,7 @@
 #include "comm.h"
 #include "errors.h"
 #include "moe/buffer.h"
+#include "moe/call_shape.h"
 #include "unlocked.h"
 
 namespace nb = nanobind;
@@ -377,6 +378,23 @@ uint64_t weights_hash(nb::handle weights, int num_tokens, int num_topk) {
 
 }  // namespace
 
+void check_dispatch(int rank, const moe::WindowLayout& layout, int num_tokens, int hidden,
+                    int num_topk, int max_tokens, int num_experts, const std::string& dtype,
+                    int form, bool has_weights) {
+  moe::LowLatencyDispatch d;
+  d.dtype = dtype_of(dtype);
+  d.hidden = static_cast<uint64_t>(hidden);
+  d.has_weights = has_weights;
+  d.num_tokens = num_tokens;
+  d.num_topk = num_topk;
+  d.max_tokens = max_tokens;
+  d.num_experts = num_experts;
+  d.form = static_cast<moe::ScaleForm>(form);
+  Status status = moe::check_shape(d, layout.num_ranks);
+  if (status.ok()) status = moe::check_room(d, layout);
+  raise_if_failed(status.with_context(fmt::format("low_latency_dispatch on rank {}", rank)));
+}
+
 void register_moe(nb::module_& module) {
   nb::module_ inner = module.def_submodule("moe", "Dispatch and combine");
   inner.def("layout", &layout);
@@ -416,6 +434,12 @@ void register_moe(nb::module_& module) {
       sent.push_back(self.get().sent_bytes(peer));
     return sent;
   });
+  type.def("check_dispatch",
+           [](PyMoeBuffer& self, int num_tokens, int hidden, int num_topk, int max_tokens,
+              int num_experts, const std::string& dtype, int form, bool has_weights) {
+             check_dispatch(self.get().rank(), self.get().layout(), num_tokens, hidden, num_topk,
+                            max_tokens, num_experts, dtype, form, has_weights);
+           });
   type.def("send_dispatch", &send_dispatch, nb::arg(), nb::arg(), nb::arg().none(), nb::arg(),
            nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg());
   type.def("receive_dispatch", &receive_dispatch, nb::arg(), nb::arg(), nb::arg().none(), nb::arg(),

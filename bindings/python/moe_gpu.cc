@@ -237,6 +237,13 @@ std::unique_ptr<GpuBegun> begin(PyGpuMoe& self, uint64_t x, uint64_t side, uint6
   return begun;
 }
 
+void abandon(PyGpuMoe& self, GpuBegun& begun, uint64_t stream, int num_sms) {
+  self.enqueue([&](moe::gpu::Buffer& buffer, comm::Device& device) {
+    return buffer.abandon(device, begun.call, begun.of, begun.ticket, begun.words,
+                          launch_on(stream, num_sms));
+  });
+}
+
 void finish(PyGpuMoe& self, GpuBegun& begun, uint64_t x, uint64_t side, uint64_t ids,
             uint64_t weights, uint64_t source_token, int num_rows, uint64_t stream, int num_sms) {
   const moe::DispatchedRows rows{at<std::byte>(x),   at<std::byte>(side),       at<int64_t>(ids),
@@ -287,12 +294,19 @@ void register_moe_gpu(nb::module_& inner) {
       .def("close", &PyGpuMoe::close)
       .def_prop_ro("half_bytes", [](PyGpuMoe& self) { return self.get().layout().half_bytes; })
       .def("layout", &layout)
+      .def("check_dispatch",
+           [](PyGpuMoe& self, int num_tokens, int hidden, int num_topk, int max_tokens,
+              int num_experts, const std::string& dtype, int form, bool has_weights) {
+             check_dispatch(self.comm().rank(), self.get().layout(), num_tokens, hidden, num_topk,
+                            max_tokens, num_experts, dtype, form, has_weights);
+           })
       .def("send_dispatch", &send_dispatch)
       .def("receive_dispatch", &receive_dispatch)
       .def("send_combine", &send_combine)
       .def("receive_combine", &receive_combine)
       .def("begin", &begin)
       .def("finish", &finish)
+      .def("abandon", &abandon)
       .def("combine", &combine);
 }
 

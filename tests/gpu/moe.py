@@ -1,5 +1,6 @@
 """braid.moe on a GPU's tensors against the twin in host memory, byte for byte: both modes, types,
-formats, hooks, events, cached handles, worst cases, graphs, bad input; and last what ends a comm.
+formats, hooks, events, cached handles, worst cases, graphs, bad input, results without memory; and
+last what ends a comm.
 
     braid run -n 2 tests/gpu/moe.py                 a rank per GPU
     braid run -n 3 tests/gpu/moe.py --share         all ranks on the first GPU
@@ -8,6 +9,7 @@ formats, hooks, events, cached handles, worst cases, graphs, bad input; and last
 """
 
 import argparse
+import functools
 import os
 import sys
 import time
@@ -18,6 +20,7 @@ import torch
 import braid
 from braid.errors import Error, InvalidArgument, Unsupported
 from braid.moe import Buffer, ElasticBuffer
+from braid.torch.moe import Torch
 
 M = 48
 
@@ -417,6 +420,70 @@ def check_graphs(checks, buffer, shape, seed):
     layers(static)  # calls beside the graph go on where it has counted to
 
 
+def check_no_memory(checks, buffer, shape, seed):
+    """On rank 0 results find no memory: calls raise it, the others go on, so does the buffer."""
+    size, rank = checks.comm.size, checks.comm.rank
+    experts, plain = shape.experts * size, Torch.empty
+
+    def none(_, asked, dtype):
+        raise torch.OutOfMemoryError(f"planned: {asked} {dtype}")
+
+    def without_memory(call, text):
+        if rank == 0:
+            Torch.empty = none
+            try:
+                checks.refused(torch.OutOfMemoryError, "planned", call, text)
+            finally:
+                Torch.empty = plain
+
+    for most in (M, 700):  # in one round, and in some
+        here = tokens_of(shape, seed, rank, size, most)
+        there = here.cuda()
+        results = []
+        for tokens in (here, there):
+            per_rank, _, per_expert, is_in, _ = buffer.get_dispatch_layout(tokens.ids, experts)
+            dispatch = functools.partial(
+                buffer.dispatch, tokens.x, None, per_rank, None, is_in, per_expert, tokens.ids,
+                tokens.weights,
+            )  # fmt: skip
+            name = f"no memory: normal, {most} tokens at most"
+            if tokens is there and rank == 0:
+                without_memory(dispatch, name)
+            else:
+                results.append(dispatch())
+        if rank != 0:
+            for what in range(4):
+                checks.same(results[1][what], results[0][what], f"{name}: result {what}")
+        without_memory(
+            functools.partial(dispatch, num_worst_tokens=most * size), f"{name}, worst case"
+        )
+        if rank != 0:
+            dispatch(num_worst_tokens=most * size)
+        check_normal(checks, buffer, shape, seed)
+    capacity = low_latency_capacity(shape, size)
+    for _ in range(3):
+        without_memory(
+            lambda: buffer.low_latency_dispatch(
+                there.x[:capacity], there.ids[:capacity], capacity, experts
+            ),
+            "no memory: low latency",
+        )
+    check_low_latency(checks, buffer, shape, seed)
+    t = tokens_of(shape, seed, rank, size).cuda()
+    call = LowLatency(buffer, shape, t, 0, capacity)
+    odd = torch.zeros(t.x.numel() + 1, dtype=t.x.dtype, device="cuda")[1:].view_as(t.x)
+    if len(t.x):
+        for _ in range(3):
+            checks.refused(
+                InvalidArgument,
+                "argument out: expected an address",
+                lambda: call.back(call.got, out=odd),
+                "out where no row may begin",
+            )
+    call.back(call.got)
+    check_low_latency(checks, buffer, shape, seed + 1)
+
+
 def check_wrong(checks, buffer):
     """Answered before anything is sent; the buffer stays usable."""
     shape, size = SHAPES[0], checks.comm.size
@@ -617,6 +684,8 @@ def main():
             check_graphs(checks, buffer, SHAPES[0], 5)
             check_graphs(checks, buffer, SHAPES[2], 6)
             check_wrong(checks, buffer)
+            check_no_memory(checks, buffer, SHAPES[0], 4)
+            check_no_memory(checks, buffer, SHAPES[2], 9)
             check_low_latency(checks, buffer, SHAPES[0], 1)
             torch.cuda.synchronize()
             if asked.end and comm.size > 1:

@@ -10,7 +10,7 @@ from braid.arrays import Array
 from braid.moe import low_latency
 from braid.moe.events import EventHandle, EventOverlap, checked_event
 from braid.moe.handles import DispatchHandle, LowLatencyHandle
-from braid.moe.library import Library, shape_of
+from braid.moe.library import Checks, Library, shape_of
 
 
 class HostPlace:
@@ -82,7 +82,7 @@ class HostCalls:
         """
         return HostBegun(self.core.begin(*arrays, *sizes, 0 if known is None else known.phase))
 
-    def abandon(self) -> None:
+    def abandon(self, begun: HostBegun) -> None:  # noqa: ARG002  there is one at most
         self.core.abandon()
 
     def finish(self, begun: HostBegun, arrays: tuple[Array | None, ...], room: int) -> None:
@@ -128,6 +128,13 @@ class HostCalls:
         )  # fmt: skip
 
     # ---- low latency ----
+
+    def check_dispatch(self, sizes: tuple[int, ...], kind: tuple[str, int], weights: bool) -> None:
+        """Raises what a dispatch of this shape is refused for; arguments as of send_dispatch."""
+        self.core.check_dispatch(*sizes, *kind, weights)
+
+    def check_place(self, checks: Checks, argument: str, array: Array) -> None:
+        """Raises where results may not go to the array's address: they may go to any."""
 
     def send_dispatch(
         self,

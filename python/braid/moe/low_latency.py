@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from braid.arrays import Array
 from braid.moe.handles import LowLatencyHandle
-from braid.moe.library import Checks, dtype_name, library_of, shape_of
+from braid.moe.library import Checks, Library, dtype_name, library_of, shape_of
 
 if TYPE_CHECKING:
     from braid.moe.buffer import Buffer
@@ -55,6 +55,42 @@ class CombineCall:
     partial: str | None
 
 
+class _Results:
+    """What a dispatch fills. sizes: tokens, hidden, K, M, experts; kind: dtype, form of scales."""
+
+    def __init__(
+        self,
+        new: Library,
+        num_ranks: int,
+        sizes: tuple[int, ...],
+        kind: tuple[str, int],
+        has_weights: bool,
+    ) -> None:
+        _, hidden, topk, max_tokens, num_experts = sizes
+        dtype, form = kind
+        local, rows = num_experts // num_ranks, num_ranks * max_tokens
+        self.x = new.empty((local, rows, hidden), "float8_e4m3fn" if form else dtype)
+        self.scales = None
+        if form:
+            words = hidden // _BLOCK // (4 if form == _UE8M0 else 1)
+            self.scales = new.empty((local, words, rows), "int32" if form == _UE8M0 else "float32")
+        # What a GPU has enqueued behind the hook makes addresses of these, whether rows have come
+        # or not: a dispatch that failed leaves them as they are made here.
+        self.count = new.zeros((local,), "int32")
+        self.ranges = new.zeros((local, num_ranks), "int64")
+        self.src_info = new.empty((local, rows), "int32")
+        self.slots = new.empty((local, rows), "int32")
+        self.copies = None
+        if has_weights:
+            choices = (num_ranks, max_tokens, topk)
+            self.copies = (
+                new.zeros((num_ranks,), "int32"),
+                new.empty(choices[:2], "int32"),
+                new.empty(choices, "int32"),
+                new.empty(choices, "float32"),
+            )
+
+
 def scale_form(rank: int, use_fp8: bool, round_scale: bool, use_ue8m0: bool) -> int:
     checks = Checks("low_latency_dispatch", rank)
     if not checks.flag("use_fp8", use_fp8):
@@ -91,40 +127,29 @@ def dispatch(
     if waits is not None:
         waits = checks.array("dispatch_wait_recv_cost_stats", waits, ("int64",), (n,))
     sizes = (tokens, hidden, topk, call.max_tokens, call.num_experts)
-    sent = calls.send_dispatch(x, ids, weights, sizes, (dtype_name(x), call.form))
-    new, rows = library_of(x), n * call.max_tokens
-    out = new.empty((local, rows, hidden), "float8_e4m3fn" if call.form else dtype_name(x))
-    scales = None
-    if call.form:
-        words = hidden // _BLOCK // (4 if call.form == _UE8M0 else 1)
-        kind = "int32" if call.form == _UE8M0 else "float32"
-        scales = new.empty((local, words, rows), kind)
-    # What a GPU has enqueued behind the hook makes addresses of these, whether rows have come or
-    # not: a dispatch that failed leaves them as they are made here.
-    count, ranges = new.zeros((local,), "int32"), new.zeros((local, n), "int64")
-    src_info, slots = new.empty((local, rows), "int32"), new.empty((local, rows), "int32")
-    handle = LowLatencyHandle((src_info, ranges, call.max_tokens, hidden, call.num_experts))
+    kind, new = (dtype_name(x), call.form), library_of(x)
+    # Before anything is sent: who finds no memory may make the call again.
+    try:
+        got = _Results(new, n, sizes, kind, weights is not None)
+        result = got.x if got.scales is None else (got.x, new.swapped(got.scales))
+    except Exception:
+        # A shape that no call may have is memory that nobody has: that is said first.
+        calls.check_dispatch(sizes, kind, weights is not None)
+        raise
+    handle = LowLatencyHandle((got.src_info, got.ranges, call.max_tokens, hidden, call.num_experts))
     handle.buffer, handle.gpu, handle.number = buffer, calls.gpu, state.num_dispatches
-    handle.slots, handle.is_received, handle.copies = slots, False, None
+    handle.slots, handle.is_received, handle.copies = got.slots, False, got.copies
     handle.shape_of_ids = (tokens, topk)
-    if weights is not None:
-        choices = (n, call.max_tokens, topk)
-        handle.copies = (
-            new.zeros((n,), "int32"),
-            new.empty(choices[:2], "int32"),
-            new.empty(choices, "int32"),
-            new.empty(choices, "float32"),
-        )
+    sent = calls.send_dispatch(x, ids, weights, sizes, kind)
     calls.mark(handle, sent, ids, weights)
     state.num_dispatches += 1
 
     def hook() -> None:
-        arrays = (out, scales, count, src_info, slots, ranges, waits)
+        arrays = (got.x, got.scales, got.count, got.src_info, got.slots, got.ranges, waits)
         calls.receive_dispatch(sent, arrays, handle.copies, stats)
         handle.is_received = True
 
-    result = out if scales is None else (out, new.swapped(scales))
-    return result, count, handle, hook
+    return result, got.count, handle, hook
 
 
 def _alive(
@@ -177,6 +202,7 @@ def combine(buffer: "Buffer", calls: Calls, state: State, call: CombineCall) -> 
     name = dtype_name(x)
     out = library_of(x).empty((tokens, hidden), name) if call.out is None else call.out
     place = checks.array("out", out, (name,), (tokens, hidden))
+    calls.check_place(checks, "out", place)
     sizes = (tokens, hidden, topk, max_tokens, num_experts)
     sent = calls.send_combine(
         handle, (x, ids, weights), sizes, name, sums_by_rank=call.partial is not None

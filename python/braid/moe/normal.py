@@ -69,7 +69,7 @@ def dispatch(
     begun = calls.begin(arrays, sizes, known, call.num_worst_tokens)
     room = call.num_worst_tokens or begun.num_rows
     if room < begun.num_rows:
-        calls.abandon()
+        calls.abandon(begun)
         raise checks.refuse("num_worst_tokens", f"{begun.num_rows} or more", room)
     new = library_of(rows.x)
     try:
@@ -79,7 +79,7 @@ def dispatch(
             out.ids[:] = -1
         calls.finish(begun, (out.x, out.scales, out.ids, out.weights, out.src_idx), room)
     except BaseException:  # no memory, or Ctrl-C: calls go on
-        calls.abandon()
+        calls.abandon(begun)
         raise
     handle = known or _make_handle(buffer, calls, new, begun, out.src_idx, is_in)
     recv_x = out.x if rows.scales is None else (out.x, out.scales)

@@ -370,6 +370,20 @@ Status Buffer::finish(comm::Device& device, const Dispatch& call, const Dispatch
   return {};
 }
 
+// To the kernel no rows come: it finds room for them, and takes none.
+Status Buffer::abandon(comm::Device& device, const Dispatch& call, const Ticket* of, Ticket* ticket,
+                       int32_t* incoming, const Launch& launch) {
+  if (!std::exchange(is_begun_, false)) return {};
+  const char* const name = call_name(CallKind::kDispatch);
+  const auto head = sys::address_of(incoming);
+  BRAID_RETURN_IF_ERROR(
+      in_rank(name, device.cuda().fill(head + offsetof(IncomingHead, num_rows), 0,
+                                       sizeof(IncomingHead::num_rows), launch.stream)));
+  const DispatchArgs args = arguments(call, of, ticket, incoming);
+  return in_rank(name,
+                 enqueue(device, find_entry(device.kernels(), Entry::kFinish, {}), args, launch));
+}
+
 Status Buffer::combine(comm::Device& device, const Combine& call, const int32_t* incoming,
                        const Ticket* of, const Launch& launch) {
   const char* const name = call_name(CallKind::kCombine);

@@ -71,6 +71,11 @@ class Buffer {
                                   const std::function<Status()>& interrupt);
   Status finish(comm::Device& device, const Dispatch& call, const DispatchedRows& rows,
                 const Ticket* of, Ticket* ticket, int32_t* incoming, const Launch& launch);
+  /// In place of finish(), for who has no room for what comes: the other rounds leave, and what comes
+  /// is given back unread, so that the others go on and this rank's next call is as any. Nothing was
+  /// begun: ok.
+  Status abandon(comm::Device& device, const Dispatch& call, const Ticket* of, Ticket* ticket,
+                 int32_t* incoming, const Launch& launch);
   /// call.rows_of and call.most_tokens are those that `incoming` has.
   Status combine(comm::Device& device, const Combine& call, const int32_t* incoming,
                  const Ticket* of, const Launch& launch);

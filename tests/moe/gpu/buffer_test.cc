@@ -361,6 +361,43 @@ TEST(MoeGpuBuffer, ADispatchTellsTheHostWhatComes) {
   });
 }
 
+// The kernel that takes what came takes nothing, for what it reads of the sizes is that no rows come:
+// it refuses no room, and gives the rounds back.
+TEST(MoeGpuBuffer, ADispatchThatFoundNoMemoryIsGivenBackUnread) {
+  Ranks ranks;
+  ranks.run([&](GpuRank& rank, Buffer& buffer, const Launch& launch) {
+    const braid::test::GuardedMemory memory(rank.cuda, 4 * sizeof(int32_t) * incoming_words(2, 2));
+    auto* const words = sys::pointer_to<int32_t>(memory.get());
+    for (int word = 0; word < kIncomingHeadWords; ++word) words[word] = 7;
+    auto* const ticket = some<Ticket>(20);
+    const Dispatch d = normal_of(5);
+    const auto abandon = [&] {
+      return buffer.abandon(rank.device, d, nullptr, ticket, words, launch);
+    };
+    EXPECT_TRUE(abandon().ok());  // nothing was begun
+    ASSERT_TRUE(buffer.begin(rank.device, d, nullptr, ticket, words, true, launch).ok());
+    const Status status = abandon();
+    EXPECT_TRUE(status.ok()) << status.to_string();
+    EXPECT_TRUE(abandon().ok());
+    const auto last = ranks.launches.last_of(rank.rank());
+    EXPECT_EQ(last.name, "braid_moe_dispatch_finish");
+    const auto args = last.as<DispatchArgs>();
+    EXPECT_EQ(args.incoming, words);
+    EXPECT_EQ(args.ticket, ticket);
+    EXPECT_EQ(args.room_rows, 0);
+    EXPECT_EQ(args.out, nullptr);
+    EXPECT_EQ(args.out_ids, nullptr);
+    EXPECT_EQ(args.x, d.x);  // what is left of it goes on
+    const auto* const head = reinterpret_cast<const IncomingHead*>(words);
+    EXPECT_EQ(head->num_rows, 0);
+    EXPECT_EQ(head->is_known, 7);
+    EXPECT_EQ(head->most_tokens, 7);
+    EXPECT_TRUE(memory.is_guarded());
+    EXPECT_TRUE(buffer.send(rank.device, dispatch_of(5), ticket, launch).ok());
+    EXPECT_EQ(ranks.launches.names_of(rank.rank()).size(), 3U);
+  });
+}
+
 TEST(MoeGpuBuffer, ARankWithoutTokensStillGetsWeights) {
   Ranks ranks;
   ranks.run([&](GpuRank& rank, Buffer& buffer, const Launch& launch) {

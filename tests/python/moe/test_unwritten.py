@@ -31,6 +31,8 @@ class StandingCalls:
 
     def mark(self, *given): ...
 
+    def check_place(self, *given): ...
+
     def send_combine(self, *given, **options):
         self.sent.append(("combine", given, options))
 
@@ -115,7 +117,7 @@ def test_a_dispatch_that_fails_when_its_sizes_are_known_leaves_ids_of_nobody(ran
         own = make(4, 0, 1, H)
         with ElasticBuffer(comm, num_max_tokens_per_rank=M, hidden=H) as buffer:
             calls = buffer._inner._host
-            calls.fails_late, calls.finish = True, lambda *_: calls.abandon()
+            calls.fails_late, calls.finish = True, lambda begun, *_: calls.abandon(begun)
             _, ids, _, handle, _ = buffer.dispatch(
                 lib.bf16(own.x), lib.of(own.ids), lib.of(own.weights), num_experts=4,
                 do_expand=expands,

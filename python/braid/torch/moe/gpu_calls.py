@@ -11,12 +11,14 @@ from braid import _braid
 from braid.errors import InvalidArgument, Unsupported
 from braid.moe import low_latency
 from braid.moe.handles import DispatchHandle, LowLatencyHandle
+from braid.moe.library import Checks
 from braid.torch.moe.places import Place
 
 if TYPE_CHECKING:
     from braid.moe.buffer import Buffer
 
 _INT64_BYTES = 8
+_VECTOR_BYTES = 16
 _NO_COPIES = (None,) * 4
 
 
@@ -139,8 +141,8 @@ class GpuCalls:
             rows = num_worst_tokens or int(known.recv_src_idx.shape[0] if known else 0)
         return _Begun(core, ticket, incoming, rows, arrays)
 
-    def abandon(self) -> None:
-        """Never: rows are as many as begin() says."""
+    def abandon(self, begun: _Begun) -> None:
+        self.core.abandon(begun.core, *self._launch())
 
     def finish(self, begun: _Begun, arrays: tuple[torch.Tensor | None, ...], room: int) -> None:
         self.core.finish(begun.core, *(_at(each) for each in arrays), room, *self._launch())
@@ -182,6 +184,15 @@ class GpuCalls:
         )  # fmt: skip
 
     # ---- low latency ----
+
+    def check_dispatch(self, sizes: tuple[int, ...], kind: tuple[str, int], weights: bool) -> None:
+        self.core.check_dispatch(*sizes, *kind, weights)
+
+    def check_place(self, checks: Checks, argument: str, array: torch.Tensor) -> None:
+        if (at := _at(array)) % _VECTOR_BYTES:
+            raise checks.refuse(
+                argument, f"an address that is a multiple of {_VECTOR_BYTES}", f"{at:#x}"
+            )
 
     def send_dispatch(
         self,
