@@ -78,6 +78,15 @@ uint64_t Comm::State::local_up_mask() const {
   return mask;
 }
 
+bool Comm::State::is_last_to_somebody(int link) const {
+  for (int peer = 0; peer < size(); ++peer) {
+    if (peer == rank() || !links[static_cast<size_t>(link)].reach.contains(peer)) continue;
+    const uint64_t leading = reach_mask(transport::PeerSet::only(peer)) & local_up_mask();
+    if ((leading & ~(uint64_t{1} << link)) == 0) return true;
+  }
+  return false;
+}
+
 void Comm::State::note_event(std::string line) {
   constexpr size_t kKept = 256;
   log::info("comm", "{}", line);

@@ -127,6 +127,9 @@ class Comm::State {
   void plans_changed();
   /// Bit i set: link i is usable from here.
   uint64_t local_up_mask() const;
+  /// Whether without this link nothing leads to some rank any more: of a link between nodes, ranks on
+  /// this rank's own node may have other links, and the others none.
+  bool is_last_to_somebody(int link) const;
   /// Marks a link as not usable and remembers why; a link already marked keeps its first reason.
   void mark_down(int link, const std::string& why);
   /// Tries links that are down, and clears the mark of those that proved themselves; never

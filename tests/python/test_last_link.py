@@ -5,49 +5,48 @@ connection at once, a rank that has left, memory that has run out.
 import contextlib
 import os
 import resource
-import socket
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
+from connections import cut_connections
 
 import braid
 
 RDMA = {"BRAID_LINKS": "rdma", "BRAID_TIMEOUT": "10s"}
 
 
-def cut_connections():
-    """Every TCP connection of this process but that to the store; how many."""
-    store = int(os.environ["MASTER_PORT"])
-    count = 0
-    for entry in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(OSError):
-            sock = socket.socket(fileno=os.dup(int(entry.name)))
-            with sock:
-                ends = sock.getsockname(), sock.getpeername()
-                is_tcp = sock.family == socket.AF_INET and sock.type == socket.SOCK_STREAM
-                if is_tcp and not any(store <= end[1] < store + 8 for end in ends):
-                    sock.shutdown(socket.SHUT_RDWR)
-                    count += 1
-    return count
+TWO_LINKS = "rdma:tcp:127.0.0.1,rdma:tcp:127.0.0.2"
 
 
-@pytest.mark.parametrize("links", ["rdma", "rdma:tcp:127.0.0.1,rdma:tcp:127.0.0.2"])
-def test_a_reset_of_all_links_at_once_is_mended(ranks, links):
-    def body(comm):
+@pytest.mark.parametrize(
+    ("links", "per_node", "calls", "count"),
+    [("rdma", 1, 200, 50_000), (TWO_LINKS, 1, 200, 50_000), ("rdma,shm,staged", 2, 50, 2_000_000)],
+)
+def test_a_reset_of_all_links_at_once_is_mended(ranks, links, per_node, calls, count):
+    """Of two nodes. Memory joins the ranks of one node, and leads to nobody on the other; there the
+    ways break while there is more to put."""
+
+    def body():
+        os.environ["BRAID_HOST_ID"] = f"node{int(os.environ['RANK']) // per_node}"
+        with braid.init(progress=False) as comm:
+            return made(comm)
+
+    def made(comm):
         cuts = 0
-        for call in range(200):
-            if comm.rank == 1 and call % 60 == 30:
+        pattern = np.arange(count, dtype=np.float32) % 31
+        for call in range(calls):
+            if comm.rank == 1 and call % (calls // 3) == calls // 6:
                 cuts += cut_connections()
-            got = np.arange(50_000, dtype=np.float32) % 31 * (comm.rank + call)
+            got = pattern * (comm.rank + call)
             comm.all_reduce(got)
-            np.testing.assert_array_equal(
-                got, np.arange(50_000, dtype=np.float32) % 31 * (2 * call + sum(range(comm.size)))
-            )
+            factor = comm.size * call + sum(range(comm.size))
+            np.testing.assert_array_equal(got, pattern * factor)
         return cuts
 
-    assert ranks(2, body, {**RDMA, "BRAID_LINKS": links})[1] >= 3
+    started = ranks.start(2 * per_node, body, {**RDMA, "BRAID_LINKS": links})
+    assert ranks.collect(started)[1] >= 3
 
 
 def test_who_has_left_is_lost_and_not_its_link(ranks):

@@ -36,6 +36,9 @@ class ScriptedLane final : public transport::Lane {
     is_down_ = true;
     why_ = std::move(why);
   }
+  /// Puts to this peer answer kDown, and health() this, until mend(): the lane makes the way anew.
+  void lose_way(int peer, Status why) { of(peer).why = std::move(why); }
+  void mend(int peer) { of(peer).why = {}; }
   /// The peer releases its oldest pieces.
   void ack(int peer, uint64_t num_pieces = 1) {
     of(peer).acked += num_pieces;
@@ -52,6 +55,8 @@ class ScriptedLane final : public transport::Lane {
     EXPECT_FALSE(peers.contains(rank_)) << "a put to itself";
     EXPECT_LE(payload.size(), caps_.max_piece_bytes);
     if (is_down_) return transport::PutResult::kDown;
+    for (int peer = 0; peer < static_cast<int>(peers_.size()); ++peer)
+      if (peers.contains(peer) && is_mending(peer)) return transport::PutResult::kDown;
     if (refusals_ > 0 && refusals_-- > 0) return transport::PutResult::kFull;
     if (room_ == 0) return transport::PutResult::kFull;
     for (int peer = 0; peer < static_cast<int>(peers_.size()); ++peer)
@@ -74,13 +79,18 @@ class ScriptedLane final : public transport::Lane {
   }
   bool progress() override { return false; }
   int64_t next_event_ns() const override { return INT64_MAX; }
-  Status health(int peer) const override { return peer == rank_ ? Status() : why_; }
+  Status health(int peer) const override {
+    if (peer == rank_) return {};
+    return is_down_ ? why_ : of(peer).why;
+  }
+  bool is_mending(int peer) const override { return !is_down_ && !of(peer).why.ok(); }
 
  private:
   struct Peer {
     std::vector<Put> posted;
     uint64_t acked = 0;
     bool is_blocked = false;
+    Status why;  // not ok: the way is being made anew
   };
   Peer& of(int peer) { return peers_.at(static_cast<size_t>(peer)); }
   const Peer& of(int peer) const { return peers_.at(static_cast<size_t>(peer)); }

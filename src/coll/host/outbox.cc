@@ -110,10 +110,10 @@ PutResult Outbox::put_cell(int link, PeerSet peers, const SendRange& range) {
   return result;
 }
 
-// Whether this link is all there is, and every way on it that is down is being made anew.
+// Whether this link is all that leads to somebody, and every way on it that is down is being made
+// anew.
 bool Outbox::is_mending_last(int link) const {
-  for (size_t i = 0; i < state_.links.size(); ++i)
-    if (static_cast<int>(i) != link && usable(static_cast<int>(i))) return false;
+  if (!state_.is_last_to_somebody(link)) return false;
   const transport::Lane& lane = *state_.links[static_cast<size_t>(link)].lane;
   for (int peer = 0; peer < state_.size(); ++peer)
     if (peer != state_.rank() && !lane.health(peer).ok() && !lane.is_mending(peer)) return false;

@@ -11,8 +11,8 @@
 // link may still deliver its copy, later or much later: receivers drop what they have already, by
 // (epoch, kind, block, cell).
 //
-// The last link is not given up while its lane makes the way anew: everything stays where it is, and
-// the call's deadline speaks if it does not come back.
+// A link that alone leads to somebody is not given up while its lane makes the way anew: everything
+// stays where it is, and the call's deadline speaks if it does not come back.
 //
 // Threads: the comm's lock. Lives for one call.
 #pragma once

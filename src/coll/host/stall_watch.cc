@@ -73,23 +73,10 @@ StallWatch::Finding StallWatch::judge(size_t link, int peer, int64_t now_ns) {
   return {Finding::kProbe, idle_link, peer, silent_ns};
 }
 
-// Of a link between nodes peers on this rank's own node may have other links, and the others none.
-bool StallWatch::is_last_to_somebody(size_t link) const {
-  for (int peer = 0; peer < state_.size(); ++peer) {
-    if (peer == state_.rank() || !state_.links[link].reach.contains(peer)) continue;
-    bool has_other = false;
-    for (size_t other = 0; other < state_.links.size(); ++other)
-      has_other = has_other || (other != link && !state_.links[other].is_down &&
-                                state_.links[other].reach.contains(peer));
-    if (!has_other) return true;
-  }
-  return false;
-}
-
 StallWatch::Finding StallWatch::check(int64_t now_ns, const Outbox& outbox) {
   update(now_ns, outbox);
   for (size_t link = 0; link < state_.links.size(); ++link) {
-    if (state_.links[link].is_down || is_last_to_somebody(link)) continue;
+    if (state_.links[link].is_down || state_.is_last_to_somebody(static_cast<int>(link))) continue;
     for (int peer = 0; peer < state_.size(); ++peer) {
       if (peer == state_.rank()) continue;
       const Finding found = judge(link, peer, now_ns);

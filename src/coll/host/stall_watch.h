@@ -55,7 +55,6 @@ class StallWatch {
   void update(int64_t now_ns, const Outbox& outbox);
   int64_t limit_ns(size_t link) const;
   Finding judge(size_t link, int peer, int64_t now_ns);
-  bool is_last_to_somebody(size_t link) const;
 
   const comm::Comm::State& state_;
   int64_t stall_ns_;

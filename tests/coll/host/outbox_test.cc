@@ -322,6 +322,38 @@ TEST_F(HostOutbox, AnEntryThatFindsTheLaneDeadGoesOverAnother) {
   EXPECT_EQ(pumped(), (Cells{{1, to(0), 15}}));
 }
 
+// Two nodes of two, one link between them and one inside: that one leads to nobody there.
+TEST_F(HostOutbox, TheLastLinkToAnotherNodeIsKeptWhileItsWaysAreMadeAnew) {
+  open(4, {unicast(), unicast()}, {plan::kWhole});
+  state_.links[1].reach = PeerSet::only(0);
+  outbox_->push(0, 2, cells(0, 3));
+  outbox_->push(0, 3, cells(3, 4));
+  lane(0).take(1);
+  EXPECT_EQ(pumped(), (Cells{{0, to(2), 0}}));
+  for (const int peer : {0, 2, 3}) lane(0).lose_way(peer, unavailable("reset"));
+  lane(0).take(100);
+  EXPECT_EQ(pumped(), Cells{});
+  EXPECT_TRUE(outbox_->fate().ok()) << outbox_->fate().to_string();
+  EXPECT_TRUE(outbox_->usable(0));
+  lane(0).mend(3);
+  EXPECT_EQ(pumped(), (Cells{{0, to(3), 3}}));
+  lane(0).mend(2);
+  EXPECT_EQ(pumped(), (Cells{{0, to(2), 1}, {0, to(2), 2}})) << "the node mate's way is still down";
+  EXPECT_TRUE(outbox_->empty());
+  EXPECT_EQ(state_.links[0].resent_pieces, 0u);
+}
+
+// With a second link between the nodes nobody waits for the first one.
+TEST_F(HostOutbox, ALinkWhoseWaysAreMadeAnewIsLeftForAnotherThatHasAllItsPeers) {
+  open(4, {unicast(), unicast(), unicast()}, {plan::kWhole / 2, plan::kWhole / 2});
+  state_.links[2].reach = PeerSet::only(0);
+  outbox_->push(0, 2, cells(0, 2));
+  lane(0).lose_way(2, unavailable("reset"));
+  EXPECT_EQ(pumped(), (Cells{{1, to(2), 0}, {1, to(2), 1}}));
+  EXPECT_FALSE(outbox_->usable(0));
+  EXPECT_EQ(state_.links[0].why, "reset");
+}
+
 TEST_F(HostOutbox, WithoutAnyLinkTheCallFails) {
   open(2, {unicast(), unicast()}, {plan::kWhole / 2, plan::kWhole / 2});
   outbox_->push(1, 0, cells(0, 2));
