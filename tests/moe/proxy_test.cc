@@ -28,9 +28,17 @@ class Wire {
     const std::lock_guard lock(mutex);
     return put;
   }
+  /// From the next piece but `more` on nothing is taken, until mend().
+  void lose(int more) {
+    const std::lock_guard lock(mutex);
+    room = more;
+  }
+  void mend() { lose(-1); }
   std::mutex mutex;
   std::vector<Piece> put, coming;
   bool is_full = false;  // under mutex
+  int room = -1;         // under mutex; any number
+  bool is_dead = false;  // under mutex: what is lost is lost for good
 };
 
 class WireLane final : public transport::Lane {
@@ -42,6 +50,8 @@ class WireLane final : public transport::Lane {
                                std::span<const std::byte> payload) override {
     const std::lock_guard lock(wire_.mutex);
     if (wire_.is_full) return transport::PutResult::kFull;
+    if (wire_.room == 0) return transport::PutResult::kDown;
+    if (wire_.room > 0) --wire_.room;
     wire_.put.push_back({peers.first(), tag, {payload.begin(), payload.end()}});
     return transport::PutResult::kAccepted;
   }
@@ -63,7 +73,14 @@ class WireLane final : public transport::Lane {
   }
   bool progress() override { return false; }
   int64_t next_event_ns() const override { return 0; }
-  Status health(int) const override { return {}; }
+  Status health(int) const override {
+    const std::lock_guard lock(wire_.mutex);
+    return wire_.room == 0 ? unavailable("reset") : Status();
+  }
+  bool is_mending(int) const override {
+    const std::lock_guard lock(wire_.mutex);
+    return wire_.room == 0 && !wire_.is_dead;
+  }
 
  private:
   Wire& wire_;
@@ -178,6 +195,70 @@ TEST_F(MoeProxy, PutsAcksBeforeRowsThatWait) {
   }
   EXPECT_EQ(put[6].tag.words[1], layout.flag_line(0, kRank));
   is_over = true;
+}
+
+// A way that is made anew loses nothing and repeats nothing, wherever it was lost.
+TEST_F(MoeProxy, WaitsForAWayThatIsMadeAnew) {
+  std::vector<std::byte> row(300);
+  for (size_t i = 0; i < row.size(); ++i) row[i] = static_cast<std::byte>(i * 7);
+  const Windows::Place places[] = {{kSource, layout.region(0, kRank)}};
+  for (int more = 0; more < 6; ++more) {
+    wire.lose(more);
+    start();
+    proxy->put(places, row);
+    proxy->signal(kSource, layout.flag_line(0, kRank), {}, 5);
+    const auto has_put = [&](size_t count) {
+      return soon([&] { return wire.all_put().size() >= count; });
+    };
+    ASSERT_TRUE(has_put(std::min<size_t>(static_cast<size_t>(more), 5)));
+    proxy->signal(kSource, layout.ack_line(1, kRank), {}, 4);
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));  // many of its passes
+    EXPECT_TRUE(proxy->health(kSource).ok()) << proxy->health(kSource).to_string();
+    wire.mend();
+    EXPECT_TRUE(has_put(4 + 1 + 1)) << "lost after " << more;
+    std::vector<std::byte> stream;
+    size_t num_flags = 0, num_acks = 0;
+    for (const Wire::Piece& piece : wire.all_put()) {
+      stream.insert(stream.end(), piece.payload.begin(), piece.payload.end());
+      const bool is_flag = piece.tag.words[1] == layout.flag_line(0, kRank);
+      if (is_flag) {
+        EXPECT_EQ(stream.size(), sizeof(StreamRecord) + sizeof(StreamPlace) + row.size());
+      }
+      num_flags += is_flag ? 1 : 0;
+      num_acks += piece.tag.words[1] == layout.ack_line(1, kRank) ? 1 : 0;
+    }
+    EXPECT_EQ(num_flags, 1U);
+    EXPECT_EQ(num_acks, 1U);
+    ASSERT_EQ(stream.size(), sizeof(StreamRecord) + sizeof(StreamPlace) + row.size());
+    EXPECT_TRUE(std::equal(row.begin(), row.end(), stream.end() - 300));
+    is_over = true;
+    proxy.reset();
+    is_over = false;
+    wire.put.clear();
+  }
+}
+
+TEST_F(MoeProxy, AWayThatIsLostForGoodIsSaid) {
+  wire.is_dead = true;
+  wire.lose(1);
+  start();
+  proxy->signal(kSource, layout.flag_line(0, kRank), {}, 5);
+  proxy->signal(kSource, layout.flag_line(1, kRank), {}, 6);
+  ASSERT_TRUE(soon([&] { return !proxy->health(kSource).ok(); }));
+  EXPECT_EQ(proxy->health(kSource).message(), "moe: way to rank 0: reset");
+  is_over = true;
+}
+
+// Nobody is left who could make it anew: it is not waited for as long as it might be.
+TEST_F(MoeProxy, EndsWhereTheGroupIsBrokenAndAWayIsMadeAnew) {
+  wire.lose(0);
+  start();
+  proxy->signal(kSource, layout.flag_line(0, kRank), {}, 5);
+  is_over = true;
+  const auto begin = std::chrono::steady_clock::now();
+  proxy.reset();
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(4500));
+  EXPECT_TRUE(wire.all_put().empty());
 }
 
 TEST_F(MoeProxy, EndsWhereTheGroupIsBroken) {

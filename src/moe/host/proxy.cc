@@ -175,11 +175,16 @@ void Proxy::run() {
   }
 }
 
+// A way that is being made anew has nobody at its other end where the group is broken.
 bool Proxy::has_parcels() {
+  const bool are_over = neighbours_.are_over();
   const std::lock_guard lock(mutex_);
-  return std::any_of(outgoing_.begin(), outgoing_.end(), [](const Outgoing& each) {
-    return !each.acks.empty() || !each.parcels.empty();
-  });
+  for (int peer = 0; peer < layout_.num_ranks; ++peer) {
+    const Outgoing& outgoing = outgoing_[static_cast<size_t>(peer)];
+    if (outgoing.acks.empty() && outgoing.parcels.empty()) continue;
+    if (!are_over || lane_->health(peer).ok()) return true;
+  }
+  return false;
 }
 
 // What others still send through this rank is for ranks that may wait for it; and some lanes should not
@@ -192,7 +197,8 @@ bool Proxy::is_finished(int64_t& ends_ns) {
   if (neighbours_.are_over()) return true;
   for (int peer = 0; peer < layout_.num_ranks; ++peer) {
     if (!is_reached(peer) || is_cut(peer)) continue;
-    if ((farewells_ >> peer & 1) == 0 && lane_->health(peer).ok()) return false;
+    const bool is_lost = !lane_->health(peer).ok() && !lane_->is_mending(peer);
+    if ((farewells_ >> peer & 1) == 0 && !is_lost) return false;
   }
   return true;
 }
@@ -228,6 +234,7 @@ bool Proxy::put_some(int peer) {
     if (!outgoing.parcels.empty()) parcel = &outgoing.parcels.front();
   }
   if (const Status health = lane_->health(peer); !health.ok()) {
+    if (lane_->is_mending(peer)) return false;
     fail(peer, health);
     return true;
   }

@@ -12,6 +12,11 @@
 // Who ends its buffer goes on landing until all ranks that its lane speaks with have said that they put
 // nothing more: for five seconds where it lands for node mates, else for one.
 //
+// While the lane makes a way anew all that is for it stays here, and goes on at the piece that was not
+// taken: what was is the lane's, which brings every piece once and in order, over its renewals too
+// (transport/rdma/lane.h). Nobody hears of it unless it takes longer than a call may; a peer that is
+// late for that is late as any other.
+//
 // Where a piece may land is checked there: rows in the halves, a signal in a line that is its
 // source's. A rank that was cut lands nothing.
 //

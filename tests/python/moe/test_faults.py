@@ -1,16 +1,19 @@
 """A rank that is killed or stopped: the others get an error that names it, or go on without it
-where the caller asked for that; within the deadline, and nothing hangs.
+where the caller asked for that; within the deadline, and nothing hangs. And a link between hosts
+that is reset: nobody notices.
 """
 
 import os
 import random
 import re
 import signal
+import threading
 import time
 
 import ml_dtypes
 import numpy as np
 import pytest
+from connections import cut_connections
 from moe_data import make, same
 
 import braid
@@ -121,3 +124,34 @@ def test_a_rank_ends_at_a_random_point(ranks, seed, how, shrinks, tmp_path):
         assert name in ("PeerLost", "Timeout", "Unavailable")
         assert re.search(rf"rank(s)? .*{lost}", message), message
         assert took_s < DEADLINE_S + 5
+
+
+def lie_on_hosts(per_host):
+    """So many ranks share each host; between hosts is one link."""
+    os.environ["BRAID_HOST_ID"] = f"host{int(os.environ['RANK']) // per_host}"
+    os.environ["BRAID_LINKS"] = "rdma" if per_host == 1 else "rdma,shm"
+
+
+@pytest.mark.parametrize("per_host", [1, 2])
+def test_a_link_that_is_reset_between_or_in_calls_loses_nothing(ranks, per_host):
+    rounds_each = 200
+
+    def body():
+        lie_on_hosts(per_host)
+        comm = braid.init()
+        cuts, timers = [], []
+
+        def ready(number):
+            if comm.rank == 1 and number % 30 == 20:
+                delay_s = random.Random(number).random() * 0.004
+                timers.append(threading.Timer(delay_s, lambda: cuts.append(cut_connections())))
+                timers[-1].start()
+
+        answer = rounds(comm, False, lambda number, _: number == rounds_each, ready)
+        for timer in timers:
+            timer.join()
+        return answer, sum(cuts)
+
+    answers = ranks.collect(ranks.start(2 * per_host, body))
+    assert [answer for answer, _ in answers] == [("done", rounds_each, 0)] * (2 * per_host)
+    assert answers[1][1] >= 6
