@@ -8,6 +8,7 @@
 
 #include <algorithm>
 
+#include "base/log.h"
 #include "base/units.h"
 #include "moe/slot.h"
 
@@ -125,8 +126,14 @@ Status Buffer::look_around() {
     return peer_lost("rank {} was late and has been given up by rank {}", rank_,
                      phases_->told_off());
   if (!options_.can_shrink && state_.group && state_.group->broken()) return state_.group->fate();
-  for (int peer = 0; peer < size_; ++peer)
-    if (!phases_->is_masked(peer)) BRAID_RETURN_IF_ERROR(windows_->health(peer));
+  for (int peer = 0; peer < size_; ++peer) {
+    if (phases_->is_masked(peer)) continue;
+    const Status health = windows_->health(peer);
+    if (health.ok()) continue;
+    if (!options_.can_shrink) return health;
+    log::warn("moe", "rank {} is given up: {}", peer, health.message());
+    phases_->give_up(peer);
+  }
   return state_.interrupt ? state_.interrupt() : Status();
 }
 

@@ -155,3 +155,52 @@ def test_a_link_that_is_reset_between_or_in_calls_loses_nothing(ranks, per_host)
     answers = ranks.collect(ranks.start(2 * per_host, body))
     assert [answer for answer, _ in answers] == [("done", rounds_each, 0)] * (2 * per_host)
     assert answers[1][1] >= 6
+
+
+def test_a_way_that_is_lost_for_good_is_as_a_rank_that_is_lost(ranks):
+    """After 16 renewals it is; each rank goes on by itself then, as if the other were not there."""
+    most = 500
+
+    def body():
+        lie_on_hosts(1)
+        comm = braid.init()
+
+        def ready(_number):
+            if comm.rank == 1:
+                cut_connections()
+
+        return rounds(
+            comm, True, lambda number, buffer: buffer.runtime.mask or number == most, ready
+        )
+
+    answers = ranks.collect(ranks.start(2, body, {"BRAID_TIMEOUT": "6s"}))
+    assert [(name, mask) for name, _, mask in answers] == [("done", 2), ("done", 1)], answers
+
+
+def test_a_rank_that_is_killed_behind_a_link_is_given_up(ranks):
+    """With rows enough that its way breaks while there are more to put."""
+    hidden, tokens, experts = 8192, 256, 2 * SIZE
+
+    def body():
+        lie_on_hosts(1)
+        comm = braid.init()
+        hint = Buffer.get_low_latency_rdma_size_hint(tokens, hidden, SIZE, experts)
+        buffer = Buffer(comm, num_rdma_bytes=hint, low_latency_mode=True, enable_shrink=True)
+        x = np.full((tokens, hidden), 3, np.float32)  # 8 MiB for the lost one
+        ids = np.tile(np.array([[0, 4], [2, 5]]), (tokens // 2, 1))  # of ranks 0 and 2, 1 and 2
+        weights = np.ones((tokens, 2), np.float32)
+        masks = []
+        for call in range(4):
+            if call == 1 and comm.rank == SIZE - 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+            rows, _, handle, _, _ = buffer.low_latency_dispatch(
+                x, ids, tokens, experts, use_fp8=False
+            )
+            out, _, _ = buffer.low_latency_combine(rows, ids, weights, handle)
+            same(out, np.full((tokens, hidden), 3 if buffer.runtime.mask else 6))
+            masks.append(buffer.runtime.mask)
+        return masks
+
+    started = ranks.start(SIZE, body, {"BRAID_TIMEOUT": "6s"})
+    answers = ranks.collect(started, killed={SIZE - 1: signal.SIGKILL})
+    assert answers[:-1] == [[0, 4, 4, 4]] * (SIZE - 1)
