@@ -128,8 +128,8 @@ def _make_kernels(comm: Comm, device: torch.device) -> "_Kernels":
 
 
 class _Kernels:
-    """Of one comm: its kernels, its workspace, and the way of every shape so far. The comm keeps
-    them until it is closed or nobody has it any more.
+    """Of one comm: its kernels, its workspace, and the way of every shape so far. They go with it
+    where it ends in peace (Comm._kept).
     """
 
     def __init__(self, comm: Comm, device: torch.device) -> None:

@@ -181,6 +181,18 @@ class SeatsOverNodes : public testing::Test {
     return {reinterpret_cast<const char*>(id.data()), id.size()};
   }
 
+  /// By an id whose roll `host` serves, until the caller takes it away.
+  void sign_at(std::unique_ptr<RollHost>& host) {
+    std::array<std::byte, kIdBytes> id = fresh_id();
+    const auto hosts = sys::resolve("127.0.0.1", 0);
+    auto served = RollHost::serve(hosts->front());
+    ASSERT_TRUE(served.ok()) << served.status().to_string();
+    const auto mark = (*served)->add_id("");
+    ASSERT_TRUE(mark.ok());
+    write_mark(id, mark.value());
+    host = std::move(served).value();
+    sign_by({reinterpret_cast<const char*>(id.data()), id.size()});
+  }
   void sign(int num_signing = kRanks) { sign_by(marked_key(), num_signing); }
   /// Signed one after the other: the environment is one for all threads.
   void sign_by(const std::string& key, int num_signing = kRanks) {
@@ -398,15 +410,9 @@ TEST_F(SeatsOverNodes, TheEndWaitsForWhoIsAtAMeeting) {
 // Windows of a communicator whose verdict was lost came to a comm that was never made.
 TEST_F(SeatsOverNodes, AWindowOfALostCommunicatorIsAnError) {
   RailLibrary library(0);
-  std::array<std::byte, kIdBytes> id = fresh_id();
-  const auto hosts = sys::resolve("127.0.0.1", 0);
-  auto host = RollHost::serve(hosts->front());
-  ASSERT_TRUE(host.ok()) << host.status().to_string();
-  const auto mark = (*host)->add_id("");
-  ASSERT_TRUE(mark.ok());
-  write_mark(id, mark.value());
-  sign_by({reinterpret_cast<const char*>(id.data()), id.size()});
-  host->reset();
+  std::unique_ptr<RollHost> host;
+  ASSERT_NO_FATAL_FAILURE(sign_at(host));
+  host.reset();
   on_ranks([&](int rank) {
     Seat& seat = *seats_[static_cast<size_t>(rank)];
     EXPECT_FALSE(open(rank, library).ok());
@@ -422,15 +428,9 @@ TEST_F(SeatsOverNodes, AWindowOfALostCommunicatorIsAnError) {
 // group with it, as the death of a rank that lived.
 TEST_F(SeatsOverNodes, WhoMadeTheIdMayEndAfterTheFirstCall) {
   RailLibrary library(0);
-  std::array<std::byte, kIdBytes> id = fresh_id();
-  const auto hosts = sys::resolve("127.0.0.1", 0);
-  auto host = RollHost::serve(hosts->front());
-  ASSERT_TRUE(host.ok()) << host.status().to_string();
-  const auto mark = (*host)->add_id("");
-  ASSERT_TRUE(mark.ok());
-  write_mark(id, mark.value());
-  sign_by({reinterpret_cast<const char*>(id.data()), id.size()});
-  std::barrier all_here(kRanks, [&]() noexcept { host->reset(); });
+  std::unique_ptr<RollHost> host;
+  ASSERT_NO_FATAL_FAILURE(sign_at(host));
+  std::barrier all_here(kRanks, [&]() noexcept { host.reset(); });
   on_ranks([&](int rank) {
     EXPECT_TRUE(open(rank, library).ok());
     all_here.arrive_and_wait();
