@@ -13,6 +13,7 @@
 #include "coll/packets/packets.h"
 #include "coll/reduce/elements.cuh"
 #include "device/gpu.h"
+#include "device/graphs.h"
 #include "device/ranks.h"
 
 namespace braid::test {
@@ -314,7 +315,7 @@ class Checks {
     for (int r = 0; r < ranks_.size(); ++r) run.enqueue(r);
     if (const unsigned differences = ranks_.take_differences(); differences != 0)
       return note(c, differences);
-    const auto graphs = capture([&](int r) {
+    Graphs graphs(ranks_, [&](int r) {
       for (int k = 0; k < calls; ++k) run.call(r);
     });
     std::printf(
@@ -323,9 +324,8 @@ class Checks {
         kWayNames[static_cast<int>(way_)], kOpNames[static_cast<int>(c.op)], c.element.name,
         ranks_.size(), static_cast<unsigned long>(message_bytes), run.num_blocks(), calls);
     for (int k = 0; k < kSamples; ++k)
-      std::printf("%s%.3f", k == 0 ? "" : ",", 1000.0 * milliseconds(graphs) / calls);
+      std::printf("%s%.3f", k == 0 ? "" : ",", 1000.0 * graphs.milliseconds() / calls);
     std::printf("]}\n");
-    for (const cudaGraphExec_t graph : graphs) CHECK_CUDA(cudaGraphExecDestroy(graph));
     for (int r = 0; r < ranks_.size(); ++r) run.compare(r);
     note(c, ranks_.take_differences());
   }
@@ -365,52 +365,6 @@ class Checks {
   static bool can_be_in_bulk(const Case& c) {
     return c.offset_bytes % 16 == 0 && (!c.sends_blocks() || c.bytes % 16 == 0) &&
            (c.op != Op::kAllGather || !c.is_in_place || c.bytes % 16 == 0);
-  }
-
-  template <typename Enqueue>
-  std::vector<cudaGraphExec_t> capture(const Enqueue& enqueue) {
-    std::vector<cudaGraphExec_t> graphs;
-    for (int r = 0; r < ranks_.size(); ++r) {
-      cudaGraph_t graph;
-      cudaGraphExec_t exec;
-      CHECK_CUDA(cudaSetDevice(ranks_[r].device));
-      CHECK_CUDA(cudaStreamBeginCapture(ranks_[r].stream, cudaStreamCaptureModeThreadLocal));
-      enqueue(r);
-      CHECK_CUDA(cudaStreamEndCapture(ranks_[r].stream, &graph));
-      CHECK_CUDA(cudaGraphInstantiate(&exec, graph, 0));
-      CHECK_CUDA(cudaGraphUpload(exec, ranks_[r].stream));
-      CHECK_CUDA(cudaGraphDestroy(graph));
-      graphs.push_back(exec);
-    }
-    ranks_.wait();
-    return graphs;
-  }
-
-  void launch_all(const std::vector<cudaGraphExec_t>& graphs) {
-    for (int r = 0; r < ranks_.size(); ++r) {
-      CHECK_CUDA(cudaSetDevice(ranks_[r].device));
-      CHECK_CUDA(cudaGraphLaunch(graphs[static_cast<size_t>(r)], ranks_[r].stream));
-    }
-  }
-
-  /// Of the graphs' second launch, which begins when the first one ends.
-  double milliseconds(const std::vector<cudaGraphExec_t>& graphs) {
-    cudaEvent_t begin, end;
-    CHECK_CUDA(cudaSetDevice(ranks_[0].device));
-    CHECK_CUDA(cudaEventCreate(&begin));
-    CHECK_CUDA(cudaEventCreate(&end));
-    launch_all(graphs);
-    CHECK_CUDA(cudaSetDevice(ranks_[0].device));
-    CHECK_CUDA(cudaEventRecord(begin, ranks_[0].stream));
-    launch_all(graphs);
-    CHECK_CUDA(cudaSetDevice(ranks_[0].device));
-    CHECK_CUDA(cudaEventRecord(end, ranks_[0].stream));
-    ranks_.wait();
-    float ms = 0;
-    CHECK_CUDA(cudaEventElapsedTime(&ms, begin, end));
-    CHECK_CUDA(cudaEventDestroy(begin));
-    CHECK_CUDA(cudaEventDestroy(end));
-    return ms;
   }
 
   void note(const Case& c, unsigned differences) {

@@ -9,6 +9,7 @@
 #include "coll/packets/packets.h"
 #include "coll/reduce/elements.cuh"
 #include "device/gpu.h"
+#include "device/graphs.h"
 #include "device/ranks.h"
 
 namespace braid::test {
@@ -307,48 +308,16 @@ void check_root_ahead(Ranks& ranks, const Kernels& kernels) {
          ranks.take_differences() == 0);
 }
 
-/// `enqueue` of every rank as a graph.
-template <typename Enqueue>
-std::vector<cudaGraphExec_t> capture(Ranks& ranks, Enqueue enqueue) {
-  std::vector<cudaGraphExec_t> graphs;
-  for (int r = 0; r < ranks.size(); ++r) {
-    cudaGraph_t graph;
-    cudaGraphExec_t exec;
-    CHECK_CUDA(cudaSetDevice(ranks[r].device));
-    CHECK_CUDA(cudaStreamBeginCapture(ranks[r].stream, cudaStreamCaptureModeThreadLocal));
-    enqueue(r);
-    CHECK_CUDA(cudaStreamEndCapture(ranks[r].stream, &graph));
-    CHECK_CUDA(cudaGraphInstantiate(&exec, graph, 0));
-    CHECK_CUDA(cudaGraphUpload(exec, ranks[r].stream));
-    CHECK_CUDA(cudaGraphDestroy(graph));
-    graphs.push_back(exec);
-  }
-  ranks.wait();
-  return graphs;
-}
-
-void launch_all(Ranks& ranks, const std::vector<cudaGraphExec_t>& graphs) {
-  for (int r = 0; r < ranks.size(); ++r) {
-    CHECK_CUDA(cudaSetDevice(ranks[r].device));
-    CHECK_CUDA(cudaGraphLaunch(graphs[static_cast<size_t>(r)], ranks[r].stream));
-  }
-}
-
-void destroy(const std::vector<cudaGraphExec_t>& graphs) {
-  for (const cudaGraphExec_t graph : graphs) CHECK_CUDA(cudaGraphExecDestroy(graph));
-}
-
 void check_graph(Ranks& ranks, const Kernels& kernels, PacketPath path) {
   Case c{plan::Op::kAllReduce, path, kElements[1], 10'000, 0, false, 0, {}, {}};
   fill_in(c, ranks.size());
   Run run(ranks, kernels, c);
-  const auto graphs = capture(ranks, [&](int r) {
+  Graphs graphs(ranks, [&](int r) {
     for (int k = 0; k < 3; ++k) run.enqueue(r);
   });
-  for (int k = 0; k < 50; ++k) launch_all(ranks, graphs);
+  for (int k = 0; k < 50; ++k) graphs.launch();
   report(c.name(ranks.size()) + ", graph of 3 calls launched 50 times",
          ranks.take_differences() == 0);
-  destroy(graphs);
 }
 
 /// The last rank never calls: the others give up, by the clock or by the host's word, and their
@@ -390,30 +359,12 @@ void print_latency(Ranks& ranks, const Kernels& kernels, plan::Op op, uint64_t b
   Case c{op, path, kElements[1], bytes, 0, false, 0, {}, {}};
   fill_in(c, ranks.size());
   Run run(ranks, kernels, c);
-  const auto graphs = capture(ranks, [&](int r) {
+  Graphs graphs(ranks, [&](int r) {
     for (int k = 0; k < kCalls; ++k) run.call(r);
   });
-  cudaEvent_t begin, end;
-  CHECK_CUDA(cudaSetDevice(ranks[0].device));
-  CHECK_CUDA(cudaEventCreate(&begin));
-  CHECK_CUDA(cudaEventCreate(&end));
   float best_ms = 1e9F;
-  for (int k = 0; k < kLaunches; ++k) {
-    launch_all(ranks, graphs);  // begins together: the second graph waits for the first
-    CHECK_CUDA(cudaSetDevice(ranks[0].device));
-    CHECK_CUDA(cudaEventRecord(begin, ranks[0].stream));
-    launch_all(ranks, graphs);
-    CHECK_CUDA(cudaSetDevice(ranks[0].device));
-    CHECK_CUDA(cudaEventRecord(end, ranks[0].stream));
-    ranks.wait();
-    float ms = 0;
-    CHECK_CUDA(cudaEventElapsedTime(&ms, begin, end));
-    best_ms = std::min(best_ms, ms);
-  }
+  for (int k = 0; k < kLaunches; ++k) best_ms = std::min(best_ms, graphs.milliseconds());
   std::printf("%s: %.2f us\n", c.name(ranks.size()).c_str(), 1000.0 * best_ms / kCalls);
-  destroy(graphs);
-  CHECK_CUDA(cudaEventDestroy(begin));
-  CHECK_CUDA(cudaEventDestroy(end));
 }
 
 void enable_peers() {
