@@ -2,9 +2,14 @@
 
 #include <poll.h>
 
+#include <algorithm>
+
 namespace braid::engine {
 namespace {
-constexpr int64_t kAttemptNs = 1'000'000'000;
+constexpr int64_t kGreetingNs = 1'000'000'000;    // for a handshake, of whoever took the connection
+constexpr int64_t kFirstRoundNs = 1'000'000'000;  // in which every address is tried once
+constexpr int64_t kLeastConnectNs = 30'000'000;
+constexpr int64_t kMostConnectNs = 1'000'000'000;
 constexpr int64_t kPauseNs = 50'000'000;  // after one round of all addresses
 
 // "10.0.0.1:4242", "[::1]:4242"
@@ -20,6 +25,15 @@ Result<sys::Endpoint> parse(const std::string& text) {
   return found.front();
 }
 }  // namespace
+
+// Addresses share the first round: a host may name eight that are routed nowhere from here, each
+// silent until it is given up, and the lease is 5 s. A network may be slow: each round has twice
+// the time of the one before.
+int64_t Dial::connect_ns() const {
+  const auto share = kFirstRoundNs / static_cast<int64_t>(endpoints_.size());
+  const int64_t of_this_round = std::max(share, kLeastConnectNs) << std::min(num_rounds_, 5);
+  return std::min(of_this_round, kMostConnectNs);
+}
 
 Status Dial::resolve_all() {
   for (const std::string& text : target_.endpoints) {
@@ -44,7 +58,10 @@ Dial::Outcome Dial::failed(int64_t now, Status why) {
   num_refused_ = code == Code::kUnavailable ? num_refused_ + 1 : 0;
   if (num_refused_ >= endpoints_.size()) return Outcome::kRefused;
   at_ = (at_ + 1) % endpoints_.size();
-  if (at_ == first_) next_attempt_ns_ = now + kPauseNs;
+  if (at_ == first_) {
+    ++num_rounds_;
+    next_attempt_ns_ = now + kPauseNs;
+  }
   return Outcome::kUnderWay;
 }
 
@@ -56,7 +73,7 @@ Dial::Outcome Dial::begin(int64_t now, uint64_t received) {
     }
   }
   if (now < next_attempt_ns_) return Outcome::kUnderWay;
-  attempt_ends_ns_ = now + kAttemptNs;
+  attempt_ends_ns_ = now + connect_ns();
   Result<sys::Fd> fd = sys::begin_connect(endpoints_[at_]);
   if (!fd.ok()) return failed(now, fd.status());
   connecting_ = sys::PrivateFd(std::move(fd).value());
@@ -73,6 +90,7 @@ Dial::Outcome Dial::step(int64_t now, uint64_t received) {
     if (const Status s = sys::connected(connecting_.get(), endpoints_[at_]); !s.ok())
       return failed(now, s);
     socket_.emplace(std::move(connecting_));
+    attempt_ends_ns_ = now + kGreetingNs;
     if (const Status s = handshake_->start(*socket_); !s.ok()) return failed(now, s);
   }
   return converse(now);

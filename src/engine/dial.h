@@ -1,6 +1,8 @@
 // Reaching a target: one address after the other, until a handshake is done.
 //
-// A process that has ended refuses at once on every address; one that is cut off says nothing.
+// A process that has ended refuses at once on every address; one that is cut off says nothing. Nor
+// does an address that is routed nowhere from here, of which a host with bridges and networks of its
+// own names several: all are tried within a second before any of them gets more time.
 //
 // Threads: one.
 #pragma once
@@ -45,6 +47,7 @@ class Dial {
   Outcome failed(int64_t now, Status why);
   Outcome converse(int64_t now);
   Status resolve_all();
+  int64_t connect_ns() const;
 
   const Secret& secret_;
   const Incarnation& self_;
@@ -54,6 +57,7 @@ class Dial {
   size_t first_;
   size_t at_ = 0;
   size_t num_refused_ = 0;  // in a row
+  int num_rounds_ = 0;      // of all addresses, in vain
   int64_t attempt_ends_ns_ = 0;
   int64_t next_attempt_ns_ = 0;
   bool is_connected_ = false;

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
+
 #include "engines.h"
 #include "sys/net/api.h"
 
@@ -16,6 +18,19 @@ struct Silent {
     text = sys::local_endpoint(fd.get()).value().text();
   }
   sys::Fd fd;
+  std::string text;
+};
+
+/// A port whose network drops what asks for a connection: its queue of them is full.
+struct Unreachable {
+  Unreachable() {
+    fd = sys::listen_on(sys::resolve("127.0.0.1", 0).value().front(), 0).value();
+    const sys::Endpoint endpoint = sys::local_endpoint(fd.get()).value();
+    text = endpoint.text();
+    for (sys::Fd& each : queued) each = sys::begin_connect(endpoint).value();
+  }
+  sys::Fd fd;
+  std::array<sys::Fd, 4> queued;
   std::string text;
 };
 
@@ -50,6 +65,24 @@ TEST(Dial, BeginsWhereItIsTold) {
 TEST(Dial, GoesOnFromAnAddressThatIsSilent) {
   const auto engine = Engines(Way{"local", true, "", 0, {}}).make("target");
   EXPECT_GE(dial_ns(*engine, 0), kSecond);
+}
+
+// A host names the addresses of its bridges and of networks that are routed nowhere from here.
+TEST(Dial, ReachesATargetBehindManyAddressesThatAreRoutedNowhere) {
+  const auto engine = Engines(Way{"local", true, "", 0, {}}).make("target");
+  Address address = address_of(*engine, *engine);
+  const std::array<Unreachable, 9> unreachable;
+  for (const Unreachable& each : unreachable)
+    address.endpoints.insert(address.endpoints.begin(), each.text);
+  const Secret secret("a token of tests");
+  const Incarnation self{};
+  const SessionId session{};
+  Dial dial(secret, self, address, session);
+  const Deadline lease = in_seconds(4);
+  Dial::Outcome outcome = Dial::Outcome::kUnderWay;
+  while (outcome == Dial::Outcome::kUnderWay && !lease.passed()) outcome = dial.step(now_ns(), 0);
+  EXPECT_EQ(outcome, Dial::Outcome::kDone) << dial.why().to_string();
+  EXPECT_EQ(dial.at(), unreachable.size());
 }
 
 // Hosts share addresses (a bridge of containers is 172.17.0.1 on each) and ports: another engine at
