@@ -29,6 +29,13 @@ def moe(
     gpu: Annotated[
         bool, typer.Option("--gpu", help="On GPUs, one for each rank, beside NCCL.")
     ] = False,
+    deepep: Annotated[
+        str,
+        typer.Option(
+            help="With --gpu: DeepEP in the same run, where a package deep_ep is installed that"
+            " is not the stand-in: no, normal, or all (low latency too; needs NVSHMEM)."
+        ),
+    ] = "normal",
     samples: options.Samples = 20,
     json_path: options.JsonPath = None,
     svg_path: options.SvgPath = None,
@@ -45,9 +52,11 @@ def moe(
     if not inside_launch():
         check_ranks(ranks)
         raise typer.Exit(launch([sys.executable, "-m", "braid.cli", *sys.argv[1:]], ranks))
+    from braid.bench.moe.deepep import MODES
     from braid.bench.moe.routings import ROUTINGS, SHAPES
 
     options.word(shape, tuple(SHAPES), "moe: --shape", "shape")
+    options.word(deepep, MODES, "moe: --deepep", "mode")
     chosen = options.words(routings, ROUTINGS, "moe: --routings", "routing")
     counts = [int(n) for n in tokens.split(",") if n.isdigit()]
     if not counts or min(counts) < 1:
@@ -55,8 +64,9 @@ def moe(
     output = options.output(
         samples, 600.0, json_path, svg_path, quiet, "gpu" if gpu else "cpu", commit
     )
-    run = _on_gpus if gpu else _on_cpus
-    raise typer.Exit(run(SHAPES[shape], counts, chosen, output))
+    if gpu:
+        raise typer.Exit(_on_gpus(SHAPES[shape], counts, chosen, output, deepep))
+    raise typer.Exit(_on_cpus(SHAPES[shape], counts, chosen, output))
 
 
 def _on_cpus(
@@ -78,16 +88,21 @@ def _on_cpus(
 
 
 def _on_gpus(
-    shape: "Shape", counts: Sequence[int], routings: Sequence[str], output: "Output"
+    shape: "Shape",
+    counts: Sequence[int],
+    routings: Sequence[str],
+    output: "Output",
+    deepep_mode: str,
 ) -> int:
     from braid.bench.no_multicast import forbid_multicast
 
     forbid_multicast()
     os.environ["NCCL_NVLS_ENABLE"] = "0"
+    os.environ["NVSHMEM_DISABLE_NVLS"] = "1"
     import torch
 
     import braid
-    from braid.bench.moe import contestants, gpu
+    from braid.bench.moe import contestants, deepep, gpu
     from braid.probe.publish import Run, measure
 
     local = int(os.environ.get("LOCAL_RANK", "0"))
@@ -97,12 +112,16 @@ def _on_gpus(
     with braid.init(progress=False) as comm:
         has_nccl = comm.size > 1
         leave = contestants.join(comm, "nccl") if has_nccl else lambda: None
+        other = deepep.enter(comm, deepep_mode, shape, counts)
         run = Run(
             "moe", torch.cuda.get_device_name(),
-            gpu.jobs(comm, shape, counts, routings, has_nccl), output,
-            {"shape": shape.name}, ranks=comm.size, rank=comm.rank, figures=gpu.ratios_of,
+            gpu.jobs(comm, shape, counts, routings, has_nccl, other.deepep), output,
+            {"shape": shape.name, "deep_ep": other.said}, ranks=comm.size, rank=comm.rank,
+            figures=gpu.ratios_of, versions=other.versions,
         )  # fmt: skip
         code = measure(run)
+        if other.deepep is not None:
+            other.deepep.close()
         leave()
     return code
 

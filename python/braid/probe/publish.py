@@ -46,6 +46,8 @@ class Run:
     rank: int = 0
     figures: Figures = lambda _: {}
     judge: Callable[[Sequence[Series]], list[Series]] = list
+    versions: dict[str, str] = field(default_factory=dict)
+    """Of what else took part, by package."""
 
 
 def measure(run: Run, agree: Callable[[bool], bool] = bool) -> int:
@@ -89,7 +91,7 @@ def _record(run: Run, runner: Runner, tree: tuple[str, bool]) -> ProbeRecord:
         device=run.device,
         ranks=run.ranks,
         host=facts.host(),
-        versions=_versions(),
+        versions={**_versions(), **run.versions},
         settings=run.settings,
         options=facts.variables(),
         series=series,

@@ -8,7 +8,6 @@ import numpy as np
 
 import braid
 from braid.bench.moe.routings import Shape
-from braid.moe import Buffer
 
 
 class Contestant(Protocol):
@@ -39,7 +38,7 @@ class Normal:
 
     name = "braid"
 
-    def __init__(self, buffer: Buffer, case: Case) -> None:
+    def __init__(self, buffer: Any, case: Case) -> None:
         self.buffer, self.case = buffer, case
 
     def run(self) -> Any:
@@ -62,13 +61,13 @@ class LowLatency:
 
     name = "braid low latency"
 
-    def __init__(self, buffer: Buffer, case: Case) -> None:
-        self.buffer, self.case = buffer, case
+    def __init__(self, buffer: Any, case: Case, rows: int = 0) -> None:
+        self.buffer, self.case, self.rows = buffer, case, rows or len(case.x)
 
     def run(self) -> Any:
         b, c = self.buffer, self.case
         rows, _, handle, _, _ = b.low_latency_dispatch(
-            c.x, c.ids, len(c.x), c.shape.num_experts, use_fp8=False
+            c.x, c.ids, self.rows, c.shape.num_experts, use_fp8=False
         )
         return b.low_latency_combine(rows, c.ids, c.weights, handle)[0]
 
@@ -84,6 +83,18 @@ class LowLatencyByRank(LowLatency):
             c.x, c.ids, len(c.x), c.shape.num_experts, use_fp8=False, topk_weights=c.weights
         )
         return b.low_latency_combine(rows, c.ids, c.weights, handle, partial="rank")[0]
+
+
+class DeepEpNormal(Normal):
+    """DeepEP's own normal mode, by the same calls."""
+
+    name = "DeepEP"
+
+
+class DeepEpLowLatency(LowLatency):
+    """DeepEP's own low-latency mode, in bf16, by the same calls."""
+
+    name = "DeepEP low latency"
 
 
 class AllToAll:

@@ -4,7 +4,6 @@ counts.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -12,16 +11,21 @@ import numpy as np
 import torch
 
 import braid
+from braid.bench.moe.arrivals import Arrivals, wrong_bytes
 from braid.bench.moe.contestants import (
     AllToAll,
     Case,
     Contestant,
+    DeepEpLowLatency,
+    DeepEpNormal,
     Gathers,
     LowLatency,
     LowLatencyByRank,
     Normal,
 )
+from braid.bench.moe.deepep import SMS, DeepEp
 from braid.bench.moe.routings import Shape, copies_to, ids_of
+from braid.bench.moe.steps import Carried, Side, Steps, Timed
 from braid.moe import Buffer, Config
 from braid.probe.effort import Effort
 from braid.probe.job import Job, Tick
@@ -32,31 +36,34 @@ _FLUSH_BYTES = 256 << 20
 _SLEEP_CYCLES = 400_000  # the host enqueues a whole call meanwhile
 _WARM = 3
 BOTH = "both ways, eager, exact sizes"
-
-
-@dataclass
-class Timed:
-    """One thing to time. `bytes`: what it must carry to other ranks, or (`is_local`) read and write
-    in its own GPU's memory.
-    """
-
-    name: str
-    bytes: int
-    call: Callable[[], Any]
-    is_local: bool = False
+DEEPEP = DeepEpNormal.name
 
 
 def jobs(
-    comm: braid.Comm, shape: Shape, tokens: Sequence[int], routings: Sequence[str], nccl: bool
+    comm: braid.Comm,
+    shape: Shape,
+    tokens: Sequence[int],
+    routings: Sequence[str],
+    nccl: bool,
+    deepep: DeepEp | None = None,
 ) -> list[Job]:
-    return [_Bench(comm, shape, n, routing, nccl).job() for routing in routings for n in tokens]
+    return [
+        _Bench(comm, shape, n, routing, nccl, deepep).job() for routing in routings for n in tokens
+    ]
 
 
 class _Bench:
     def __init__(
-        self, comm: braid.Comm, shape: Shape, tokens: int, routing: str, nccl: bool
+        self,
+        comm: braid.Comm,
+        shape: Shape,
+        tokens: int,
+        routing: str,
+        nccl: bool,
+        deepep: DeepEp | None = None,
     ) -> None:
         self.comm, self.shape, self.tokens, self.nccl = comm, shape, tokens, nccl
+        self.deepep = deepep
         self.routing, self.size, self.rank = routing, comm.size, comm.rank
         self.name = f"{shape.name} {tokens} tokens {routing}"
 
@@ -72,6 +79,10 @@ class _Bench:
             self.tokens, shape.hidden, size, shape.num_experts
         )
         self.case = Case(shape, self._ids(self.rank), size, self.rank, "cuda")
+        if self.deepep is not None:
+            self.comm.barrier()
+            self.deepep.begin(self.tokens)
+            torch.cuda.synchronize()
         self.flush = torch.empty(_FLUSH_BYTES, dtype=torch.uint8, device="cuda")
         self.begun = torch.zeros(4, device="cuda")
         local = shape.num_experts // size
@@ -82,14 +93,15 @@ class _Bench:
             self.buffer = buffer
             both = self._both()
             wrong = self._check([each for each, _ in both])
-            timed = [
-                Timed(f"{each.name}, {BOTH}", 2 * moved, each.run) for each, moved in both
-            ] + list(self._graphs())
+            steps, refused = self._steps()
+            timed = [Timed(f"{each.name}, {BOTH}", 2 * moved, each.run) for each, moved in both]
+            timed += steps
+            wrong |= self._check_steps(timed)
             times = self._race(timed, effort, tick)
             series = [
-                self._series(each, times[each.name], wrong.get(each.name.split(",")[0], 0))
-                for each in timed
+                self._series(each, times[each.name], wrong.get(each.name, 0)) for each in timed
             ]
+            series += [_refusal(self.name, name, why) for name, why in refused.items()]
             series += self._kernels(effort)
         torch.cuda.empty_cache()
         return series
@@ -110,51 +122,61 @@ class _Bench:
     def _both(self) -> list[tuple[Contestant, int]]:
         copies = self._copies() * self._row()
         all_others = (self.size - 1) * self.tokens * self._row()
-        braids: list[Contestant] = [Normal(self.buffer, self.case)]
+        routed: list[Contestant] = [Normal(self.buffer, self.case)]
         if self.shape.num_experts * self.tokens <= 1 << 19:  # bf16 rows of all experts: 60 GB
-            braids += [kind(self.buffer, self.case) for kind in (LowLatency, LowLatencyByRank)]
-        found: list[tuple[Contestant, int]] = [(each, copies) for each in braids]
+            routed += [kind(self.buffer, self.case) for kind in (LowLatency, LowLatencyByRank)]
+        if self.deepep is not None:
+            routed.append(DeepEpNormal(self.deepep.normal, self.case))
+            if self.deepep.has_low_latency(self.tokens):
+                rows = self.deepep.rows_for(self.tokens)
+                routed.append(DeepEpLowLatency(self.deepep.low, self.case, rows))
+        found: list[tuple[Contestant, int]] = [(each, copies) for each in routed]
         if self.size > 1:
             found.append((Gathers(self.comm, self.case), all_others))
         if self.nccl:
             found.append((AllToAll(self.case, "nccl"), copies))
         return found
 
-    def _graphs(self) -> Iterator[Timed]:
-        b, c, copies = self.buffer, self.case, self._copies()
-        experts, most = self.shape.num_experts, self.tokens * self.size
-        layout = b.get_dispatch_layout(c.ids, experts)
-        for sms in (0, 20):
-            config = Config(num_sms=sms) if sms else Config(num_sms=1 << 10)
-            name = f"{sms} SMs" if sms else "all SMs"
+    def _sides(self) -> Iterator[Side]:
+        numbers = {"all SMs": 1 << 10, **{f"{sms} SMs": sms for sms in SMS}}
+        configs = {words: (Config(num_sms=sms),) * 2 for words, sms in numbers.items()}
+        yield Side("", self.buffer, self.buffer, configs, self.tokens)
+        if (other := self.deepep) is not None:
+            yield Side(
+                f"{DEEPEP} ", other.normal,
+                other.low if other.has_low_latency(self.tokens) else None,
+                {f"{sms} SMs": other.configs(sms) for sms in SMS},
+                other.rows_for(self.tokens), alternates=True,
+            )  # fmt: skip
 
-            def dispatch(config: Config = config) -> Any:
-                return b.dispatch(
-                    c.x, None, layout[0], None, layout[3], layout[2], c.ids, c.weights,
-                    num_worst_tokens=most, config=config,
-                )  # fmt: skip
+    def _steps(self) -> tuple[list[Timed], dict[str, str]]:
+        """Single calls, and those of others that could not be made, with the reason."""
+        shape, copies = self.shape, self._copies()
+        experts_of_rank = shape.num_experts // self.size
+        remote = int((self._ids(self.rank) // experts_of_rank != self.rank).sum())
+        carried = Carried(copies * self._row(), copies * self._fp8_row(), remote * self._row())
+        arrivals = Arrivals(shape, self.routing, self.tokens, self.size, self.rank)
+        made: list[Timed] = []
+        refused = {}
+        for side in self._sides():
+            steps = Steps(side, self.case, arrivals, carried)
+            kinds = {"normal": steps.normal(self._by_rank())}
+            if side.low is not None:
+                kinds["low latency"] = steps.low_latency(self._results(side.rows))
+            for kind, each in kinds.items():
+                try:
+                    made += list(each)
+                except RuntimeError as error:
+                    if not side.prefix:
+                        raise
+                    refused[f"{side.prefix}{kind}"] = " ".join(str(error).split())
+        return made, refused
 
-            rows, _, _, _, handle, _ = dispatch()
-
-            def combine(config: Config = config, rows: Any = rows, handle: Any = handle) -> Any:
-                return b.combine(rows, handle, config=config)
-
-            yield self._graph(f"normal dispatch, {name}, graph", copies * self._row(), dispatch)
-            yield self._graph(f"normal combine, {name}, graph", copies * self._row(), combine)
-        yield self._graph("low latency dispatch fp8, graph", copies * self._fp8_row(), self._low)
-        (_, _), _, handle, _, _ = self._low()
-        remote = int((self._ids(self.rank) // (experts // self.size) != self.rank).sum())
-        yield self._graph(
-            "low latency combine bf16, graph",
-            remote * self._row(),
-            lambda: b.low_latency_combine(self.y, c.ids, c.weights, handle),
-        )
-        (_, _), _, with_table, _, _ = self._low(topk_weights=c.weights)
-        yield self._graph(
-            "low latency combine by rank bf16, graph",
-            copies * self._row(),
-            lambda: b.low_latency_combine(self.y, c.ids, c.weights, with_table, partial="rank"),
-        )
+    def _results(self, rows: int) -> torch.Tensor:
+        """Of this rank's experts, for `rows` of each rank."""
+        if rows == self.tokens:
+            return self.y
+        return self.y.new_zeros((len(self.y), rows * self.size, self.shape.hidden))
 
     def _fp8_row(self) -> int:
         return self._row(1) + self.shape.hidden // 128 * 4
@@ -165,35 +187,19 @@ class _Bench:
             c.x, c.ids, self.tokens, self.shape.num_experts, use_fp8=True, **asked
         )
 
-    def _graph(self, name: str, moved: int, call: Callable[[], Any]) -> Timed:
-        call()
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-            kept = call()
-
-        def replay(kept: Any = (call, kept)) -> Any:  # noqa: ARG001  it reads and writes them
-            graph.replay()
-
-        return Timed(name, moved, replay)
-
     # ---- checks and times ----
 
     def _check(self, present: Sequence[Contestant]) -> dict[str, int]:
-        """Wrong bytes by name, of all ranks."""
-        case = self.case
-        per_rank = case.shape.num_experts // case.size
-        ranks = case.ids // per_rank
-        choices = torch.stack([(ranks == r).sum(1) for r in range(case.size)])
-        times = (choices > 0).sum(0)
-        by_rank = (case.x.float() * times[:, None]).to(torch.bfloat16)
+        """Wrong bytes by name of what is timed, of all ranks."""
+        case, by_rank = self.case, self._by_rank()
         # A rank adds the same number up, exactly, and rounds; sums of those are exact, too.
         parts = [
             (case.x.float() * (n / case.shape.num_topk)[:, None]).to(torch.bfloat16).float()
-            for n in choices
+            for n in self._choices()
         ]
         wanted = {
             LowLatency.name: case.x,
+            DeepEpLowLatency.name: case.x,
             LowLatencyByRank.name: torch.stack(parts).sum(0).to(torch.bfloat16),
             Gathers.name: case.x * case.size,
         }
@@ -201,8 +207,31 @@ class _Bench:
         for each in present:
             sums = each.run()
             expected = wanted.get(each.name, by_rank)
-            bad = int((sums.view(torch.int16) != expected.view(torch.int16)).sum())
-            found[each.name] = 2 * int(self.comm.all_reduce(np.array([bad]))[0])
+            found[f"{each.name}, {BOTH}"] = self._of_all(wrong_bytes(sums, expected))
+        return found
+
+    def _choices(self) -> torch.Tensor:
+        """How many experts of each rank every token has: [N, T]."""
+        ranks = self.case.ids // (self.shape.num_experts // self.size)
+        return torch.stack([(ranks == r).sum(1) for r in range(self.size)])
+
+    def _by_rank(self) -> torch.Tensor:
+        """Sums of a normal combine of what came: each token by as many ranks as have it."""
+        times = (self._choices() > 0).sum(0)
+        return (self.case.x.float() * times[:, None]).to(torch.bfloat16)
+
+    def _of_all(self, number: int) -> int:
+        return int(self.comm.all_reduce(np.array([number]))[0])
+
+    def _check_steps(self, timed: Sequence[Timed]) -> dict[str, int]:
+        """The same of what single calls leave."""
+        found = {}
+        for each in timed:
+            if each.wrong is None:
+                continue
+            each.whole()
+            torch.cuda.synchronize()
+            found[each.name] = self._of_all(each.wrong())
         return found
 
     def _slowest(self, us: float) -> float:
@@ -212,11 +241,13 @@ class _Bench:
         times: dict[str, list[float]] = {each.name: [] for each in timed}
         for each in timed:
             for _ in range(_WARM):
-                each.call()
+                each.whole()
         for number in range(effort.samples):
             for k in range(len(timed)):
                 each = timed[(number + k) % len(timed)]
+                each.before()
                 times[each.name].append(self._slowest(self._time_us([each.call])[0]))
+                each.after()
             tick(number + 1)
         return times
 
@@ -324,15 +355,19 @@ class _Bench:
         )
 
 
+def _refusal(group: str, name: str, why: str) -> Series:
+    return Series(group, name, 0, None, None, verdict="unsupported", note=why)
+
+
 def ratios_of(series: Sequence[Series]) -> dict[str, float]:
-    """Every other's median time of both ways by braid's normal mode's: above 1, that is slower."""
-    ours = {
-        one.group: one.times.p50_us
-        for one in series
-        if one.case == f"braid, {BOTH}" and one.times is not None
-    }
-    return {
-        f"{one.group}, {one.case}": round(one.times.p50_us / ours[one.group], 4)
-        for one in series
-        if BOTH in one.case and one.case != f"braid, {BOTH}" and one.times and one.group in ours
-    }
+    """Every other's median time of both ways by braid's normal mode's, and DeepEP's of a single
+    call by braid's of the same one: above 1, that is slower.
+    """
+    medians = {(one.group, one.case): one.times.p50_us for one in series if one.times is not None}
+    found = {}
+    for (group, case), us in medians.items():
+        same = case.removeprefix(f"{DEEPEP} ")
+        ours = f"braid, {BOTH}" if BOTH in case else same
+        if ours != case and (group, ours) in medians:
+            found[f"{group}, {case}"] = round(us / medians[group, ours], 4)
+    return found
