@@ -160,7 +160,8 @@ BRAID_API braid_code braid_engine_notify(braid_engine* engine, const braid_peer*
                                          const void* message, size_t bytes,
                                          const braid_transfer_options* options,
                                          braid_ticket** ticket);
-/* Ends the connection to the peer; our transfers to it become BRAID_CANCELLED. */
+/* Takes our transfers to the peer back, as braid_engine_cancel() does, then ends the connection:
+   after a second of waiting for them at the latest. */
 BRAID_API braid_code braid_engine_disconnect(braid_engine* engine, const braid_peer* peer);
 
 /* --- what arrives --- */

@@ -141,7 +141,8 @@ class Engine {
   /// The ticket ends as `cancelled` when nothing of it can land any more, or as it would have when
   /// that is too late.
   void cancel(const TicketPtr& ticket);
-  /// Ends the connection to the peer; our transfers to it become `cancelled`.
+  /// Takes our transfers to the peer back, as cancel() does, then ends the connection: after a second
+  /// of waiting for them at the latest. A transfer that is begun meanwhile makes another one.
   void disconnect(const Address& peer);
 
   // --- what arrives ---

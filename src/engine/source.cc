@@ -308,11 +308,23 @@ void Source::lose(const Status& why) {
 }
 
 void Source::leave(const Status& why) {
+  if (is_leaving() || state_ == State::kLost) return;
+  const int64_t now = now_ns();
+  leave_by_ns_ = now + kDeadSocketNs;
+  why_leave_ = why;
+  std::vector<Transfer*> all;
+  for (const auto& [id, t] : transfers_) all.push_back(t.get());
+  for (Transfer* t : all) take_back(*t, why.with_context(where(*t)), now);
+  (void)session_.flush();
+  if (transfers_.empty()) say_goodbye();
+}
+
+void Source::say_goodbye() {
   if (session_.is_attached()) {
     session_.send(FrameType::kLeave, "");
     (void)session_.flush();
   }
-  lose(why);
+  lose(why_leave_);
 }
 
 short Source::events() const {

@@ -1,8 +1,12 @@
 // The source's end of a connection to one target: it posts pieces, states what has landed, and ends
 // every transfer, well or not, by its deadline.
 //
-//   dialling --handshake--> opening --ACCEPT--> up --lease, LEAVE or close--> lost
+//   dialling --handshake--> opening --ACCEPT--> up --lease, LEAVE or goodbye--> lost
 //                 ^______________________________|  a socket that broke, within the lease
+//
+// Who leaves takes all transfers back first and stays until each has ended as a cancelled one does:
+// a target of this host that is told nothing would go on writing into memory of a read's caller, and
+// what lies in a socket would land behind the end of its write.
 //
 // A transfer:
 //
@@ -48,11 +52,13 @@ class Source {
   bool converse(int64_t now);
   /// Deadlines, beats, the lease, rails to be tried again.
   void tick(int64_t now);
-  /// An orderly goodbye; transfers that are left end with `why`.
+  /// Takes all transfers back, and says goodbye once the last one has ended, or after a second of
+  /// waiting for that: is_lost() from then on. Nothing is submitted any more.
   void leave(const Status& why);
 
   const Address& target() const { return target_; }
   bool is_lost() const { return state_ == State::kLost; }
+  bool is_leaving() const { return leave_by_ns_ != 0; }
   bool is_idle() const { return transfers_.empty(); }
   /// Something flies on a rail, which moves only while it is polled.
   bool must_poll() const;
@@ -116,6 +122,7 @@ class Source {
   void take_back(Transfer& transfer, Status why, int64_t now);
   void finish(Transfer& transfer, Status status);  // by value: it may lie in the transfer
   void lose(const Status& why);
+  void say_goodbye();
   void tell_work(int64_t now);
   void tick_transfers(int64_t now);
   void tick_rails(int64_t now);
@@ -145,6 +152,8 @@ class Source {
   std::deque<Gathered> gathered_;     // slots that our kernel is filling, in order
   std::vector<uint64_t> listed_;      // transfers whose lists the target has, none of them answered
   int64_t hot_until_ns_ = 0;
+  int64_t leave_by_ns_ = 0;  // 0: stays
+  Status why_leave_;
   int64_t soonest_ns_ = INT64_MAX;  // deadline of those under way, or an earlier one that is over
   RegionSet gone_;                  // regions of the target
   std::vector<uint64_t> gone_unseen_;  // of those, to be answered

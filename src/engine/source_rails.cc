@@ -215,6 +215,7 @@ void Source::tick(int64_t now) {
   session_.beat(now);
   (void)session_.flush();
   tick_transfers(now);
+  if (is_leaving() && (transfers_.empty() || now >= leave_by_ns_)) return say_goodbye();
   tick_rails(now);
   if (!gone_unseen_.empty()) tick_regions();
 }

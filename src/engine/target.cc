@@ -202,8 +202,17 @@ void Target::tell_gone(uint64_t region) {
   (void)session_.flush();
 }
 
+// A GPU's copies cannot be taken back, and may be into the source's memory: nobody hears that we are
+// gone before they are over.
+void Target::settle_copies() {
+  const bool has_copies = std::any_of(queue_.begin(), queue_.end(),
+                                      [](const CopyOrder& order) { return order.mark != 0; });
+  if (has_copies) ground_.gpu->settle();
+}
+
 void Target::lose(const char* why) {
   if (is_lost_) return;
+  settle_copies();
   is_lost_ = true;
   fence_rails();
   for (CopyOrder& order : queue_) Copier::drop(order);
@@ -215,6 +224,7 @@ void Target::lose(const char* why) {
 }
 
 void Target::leave() {
+  settle_copies();
   if (session_.is_attached()) {
     session_.send(FrameType::kLeave, "");
     (void)session_.flush();

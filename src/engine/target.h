@@ -95,6 +95,7 @@ class Target {
   void erase_order(size_t number);
   /// DONE for those of this round.
   void tell_done();
+  void settle_copies();
   void lose(const char* why);
 
   Ground& ground_;

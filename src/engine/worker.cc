@@ -355,10 +355,17 @@ std::optional<uint64_t> Worker::recall(const Introduction& asked) {
 
 // --- calls ---
 
+Source* Worker::find_source(const Incarnation& target) const {
+  const auto [first, last] = sources_.equal_range(target);
+  const auto found = std::find_if(first, last, [](const auto& entry) {
+    return !entry.second->is_lost() && !entry.second->is_leaving();
+  });
+  return found == last ? nullptr : found->second.get();
+}
+
 Source& Worker::source_for(const Address& target) {
-  std::unique_ptr<Source>& source = sources_[target.incarnation];
-  if (source == nullptr || source->is_lost()) source = std::make_unique<Source>(ground_, target);
-  return *source;
+  if (Source* found = find_source(target.incarnation); found != nullptr) return *found;
+  return *sources_.emplace(target.incarnation, std::make_unique<Source>(ground_, target))->second;
 }
 
 void Worker::cancel(uint64_t transfer, const Status& why) {
@@ -366,10 +373,10 @@ void Worker::cancel(uint64_t transfer, const Status& why) {
 }
 
 void Worker::disconnect(const Incarnation& peer) {
-  const auto found = sources_.find(peer);
-  if (found == sources_.end()) return;
-  found->second->leave(cancelled("disconnected from '{}'", found->second->target().name));
-  sources_.erase(found);
+  Source* source = find_source(peer);
+  if (source == nullptr) return;
+  source->leave(cancelled("disconnected from '{}'", source->target().name));
+  drop_lost();
 }
 
 void Worker::remove_region(uint64_t region, const TicketPtr& ticket) {
@@ -392,9 +399,13 @@ void Worker::tick(int64_t now) {
   tick_at_ns_ = now + kTickNs;
   for (const auto& [incarnation, source] : sources_) source->tick(now);
   for (const auto& [session, target] : targets_) target->tick(now);
+  drop_lost();
+  tick_removals(now);
+}
+
+void Worker::drop_lost() {
   std::erase_if(sources_, [](const auto& entry) { return entry.second->is_lost(); });
   std::erase_if(targets_, [](const auto& entry) { return entry.second->is_lost(); });
-  tick_removals(now);
 }
 
 void Worker::tick_removals(int64_t now) {
@@ -499,9 +510,13 @@ std::vector<pollfd> Worker::sockets() const {
   return out;
 }
 
+// Targets are served until our own transfers have ended: who leaves at the same time waits for us.
+// Each source says goodbye after a second at the latest.
 void Worker::end() {
   const Status why = cancelled("the engine '{}' was closed", ground_.self.name);
   for (const auto& [incarnation, source] : sources_) source->leave(why);
+  for (drop_lost(); !sources_.empty();)
+    if (!round(now_ns())) std::this_thread::sleep_for(std::chrono::nanoseconds(kMomentNs));
   for (const auto& [session, target] : targets_) target->leave();
   sources_.clear();
   targets_.clear();

@@ -94,6 +94,8 @@ class Worker {
   void get_up();
   int sleep_limit_ms() const;
   std::vector<pollfd> sockets() const;
+  Source* find_source(const Incarnation& target) const;
+  void drop_lost();
   void end();
 
   Ground& ground_;
@@ -105,7 +107,8 @@ class Worker {
   std::vector<Call> calls_;
   std::atomic<bool> is_ending_ = false;
   std::list<Guest> guests_;
-  std::map<Incarnation, std::unique_ptr<Source>> sources_;
+  // Of one peer there may be one that leaves, and another that came after it.
+  std::multimap<Incarnation, std::unique_ptr<Source>> sources_;
   std::map<SessionId, std::unique_ptr<Target>> targets_;
   std::vector<Removal> removals_;
   int64_t tick_at_ns_ = 0;

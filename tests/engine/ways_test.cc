@@ -1,5 +1,7 @@
 // What every way between two engines must do, whatever carries the bytes.
 #include <algorithm>
+#include <chrono>
+#include <functional>
 #include <numeric>
 #include <random>
 #include <thread>
@@ -332,6 +334,64 @@ TEST_P(Ways, ADisconnectedPeerCanBeReachedAgain) {
       EXPECT_EQ(from.bytes, to.bytes);
     }
   }
+}
+
+/// Begins a transfer, ends its engine's part in it by `leave` after a while, and overwrites `where` once
+/// the ticket has ended: how many bytes of it are another's 30 ms later.
+size_t num_late_bytes(const std::function<Result<TicketPtr>()>& begin,
+                      const std::function<void()>& leave, int delay_us,
+                      std::vector<std::byte>& where) {
+  constexpr std::byte kOthers{0xee};
+  const auto ticket = begin();
+  std::this_thread::sleep_for(std::chrono::microseconds(delay_us));
+  leave();
+  const Status ended = wait(ticket);
+  EXPECT_TRUE(ended.ok() || ended.code() == Code::kCancelled) << ended.to_string();
+  std::fill(where.begin(), where.end(), kOthers);
+  std::this_thread::sleep_for(std::chrono::milliseconds(30));
+  return where.size() - static_cast<size_t>(std::count(where.begin(), where.end(), kOthers));
+}
+
+// The memory of a read's caller is somebody else's behind the end of its ticket.
+TEST_P(Ways, NothingLandsBehindADisconnect) {
+  constexpr uint64_t kBytes = 32 << 20;
+  Memory mine(*a, kBytes, 1), theirs(*b, kBytes, 2);
+  const RemoteRegion remote = import(*a, theirs);
+  const auto leave = [&] { a->disconnect(remote->owner); };
+  for (const int delay_us : {500, 1000, 2000, 4000, 8000}) {
+    const auto read = [&] { return a->read({mine.region, 0}, {remote, 0}, kBytes); };
+    const auto write = [&] { return a->write({mine.region, 0}, {remote, 0}, kBytes); };
+    EXPECT_EQ(num_late_bytes(read, leave, delay_us, mine.bytes), 0u) << "read, " << delay_us;
+    EXPECT_EQ(num_late_bytes(write, leave, delay_us, theirs.bytes), 0u) << "write, " << delay_us;
+  }
+}
+
+TEST_P(Ways, NothingLandsBehindAClose) {
+  constexpr uint64_t kBytes = 32 << 20;
+  Memory theirs(*b, kBytes, 2);
+  for (const int delay_us : {500, 2000, 8000}) {
+    auto reader = engines.make("reader");
+    Memory mine(*reader, kBytes, 1);
+    const RemoteRegion remote = import(*reader, theirs);
+    const auto read = [&] { return reader->read({mine.region, 0}, {remote, 0}, kBytes); };
+    const auto close = [&] { reader.reset(); };
+    EXPECT_EQ(num_late_bytes(read, close, delay_us, mine.bytes), 0u) << delay_us;
+  }
+}
+
+TEST_P(Ways, EnginesThatLeaveEachOtherAtOnceEnd) {
+  constexpr uint64_t kBytes = 32 << 20;
+  Memory ours(*a, kBytes, 1), theirs(*b, kBytes, 2);
+  const RemoteRegion there = import(*a, theirs), here = import(*b, ours);
+  auto out = a->read({ours.region, 0}, {there, 0}, kBytes);
+  auto back = b->write({theirs.region, 0}, {here, 0}, kBytes);
+  const int64_t start = now_ns();
+  std::thread other([&] { b.reset(); });
+  a.reset();
+  other.join();
+  EXPECT_LT(now_ns() - start, 5 * kSecond);
+  EXPECT_TRUE((*out)->is_done());
+  EXPECT_TRUE((*back)->is_done());
 }
 
 TEST_P(Ways, CallbacksRunOnceAndMayCallTheEngine) {

@@ -236,7 +236,11 @@ class Transfers:
         values.of_kind(ticket, Ticket, "cancel: ticket").cancel()
 
     def disconnect(self, peer: Peer) -> None:
-        """Ends the connection to the peer; our transfers to it become Cancelled."""
+        """Takes our transfers to the peer back, as cancel() does, then ends the connection.
+
+        After a second of waiting for them at the latest. Their tickets end as Cancelled, or as
+        they would have when that is too late.
+        """
         self._live().disconnect(self._peer(peer))
 
     def _say(
