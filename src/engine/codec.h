@@ -12,6 +12,8 @@
 #include <string_view>
 #include <type_traits>
 
+#include "base/text.h"
+
 namespace braid::engine {
 
 /// The bytes of an array of them.
@@ -78,6 +80,8 @@ class Reader {
     return out;
   }
   std::string_view text() { return raw(number<uint32_t>()); }
+  /// A text that people read.
+  std::string words() { return valid_utf8(text()); }
   size_t left() const { return rest_.size(); }
   bool is_good() const { return is_good_; }
   /// Good, and nothing follows.

@@ -31,15 +31,15 @@ void write(Writer& out, const Address& a) {
 }
 
 void read(Reader& in, Address& a) {
-  a.name = in.text();
+  a.name = in.words();
   const std::string_view incarnation = in.raw(a.incarnation.size());
   if (in.is_good()) std::memcpy(a.incarnation.data(), incarnation.data(), incarnation.size());
-  a.host = in.text();
+  a.host = in.words();
   a.process = in.number<int32_t>();
   a.num_nics = in.number<uint16_t>();
   const auto count = in.number<uint32_t>();
   for (uint32_t i = 0; i < count && i < kMostParts && in.is_good(); ++i)
-    a.endpoints.emplace_back(in.text());
+    a.endpoints.push_back(in.words());
 }
 
 /// Whose it says it is, for messages about bytes that nobody has vouched for; empty where that cannot

@@ -59,6 +59,9 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
     if (name.size() > kMostNameBytes)
       return invalid_argument("engine: a name or host_id of {} bytes; {} are the limit",
                               name.size(), kMostNameBytes);
+  for (const std::string& name : {options.name, options.host_id})
+    if (valid_utf8(name) != name)
+      return invalid_argument("engine: a name or host_id that is no UTF-8: '{}'", printable(name));
   if (options.cores != "auto" && options.cores != "off")
     return invalid_argument("engine: cores '{}': asked for auto or off", printable(options.cores));
   if (options.device < -1)

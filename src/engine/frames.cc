@@ -45,8 +45,8 @@ std::string encode(const Open& o) {
 Result<Open> decode_open(std::string_view body) {
   Reader in(body);
   Open o;
-  o.name = in.text();
-  o.host = in.text();
+  o.name = in.words();
+  o.host = in.words();
   o.process = in.number<int32_t>();
   o.wants_local = in.number<uint8_t>() != 0;
   o.probe_address = in.number<uint64_t>();
@@ -54,7 +54,7 @@ Result<Open> decode_open(std::string_view body) {
   o.lease_ns = in.number<int64_t>();
   const auto count = in.number<uint32_t>();
   for (uint32_t i = 0; i < count && i < kMostNics && in.is_good(); ++i)
-    o.nics.emplace_back(in.text());
+    o.nics.push_back(in.words());
   return whole(in, std::move(o), "open");
 }
 
@@ -70,7 +70,7 @@ Result<Accept> decode_accept(std::string_view body) {
   Reader in(body);
   Accept a;
   a.is_local = in.number<uint8_t>() != 0;
-  a.why_not_local = in.text();
+  a.why_not_local = in.words();
   const auto count = in.number<uint32_t>();
   for (uint32_t i = 0; i < count && i < kMostNics && in.is_good(); ++i) {
     RailPair pair;
@@ -108,7 +108,7 @@ Result<RailReady> decode_rail_ready(std::string_view body) {
   r.endpoint = in.text();
   r.probe_address = in.number<uint64_t>();
   r.probe_key = in.number<uint64_t>();
-  r.trouble = in.text();
+  r.trouble = in.words();
   return whole(in, std::move(r), "rail ready");
 }
 
@@ -161,7 +161,7 @@ std::string encode(const BoardAnswer& a) {
 
 Result<BoardAnswer> decode_board_answer(std::string_view body) {
   Reader in(body);
-  BoardAnswer a{std::string(in.text())};
+  BoardAnswer a{in.words()};
   return whole(in, std::move(a), "board ready");
 }
 
@@ -293,7 +293,7 @@ Result<Refused> decode_refused(std::string_view body) {
   Refused r;
   r.transfer = in.number<uint64_t>();
   const auto code = in.number<uint8_t>();
-  r.why = in.text();
+  r.why = in.words();
   if (code == 0 || code > static_cast<uint8_t>(Code::kCancelled))
     return invalid_argument("a refusal with code {}", code);
   r.code = static_cast<Code>(code);

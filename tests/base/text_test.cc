@@ -34,6 +34,30 @@ TEST(Printable, CutsLongText) {
   EXPECT_EQ(printable(std::string(1000, 'x')).size(), 67u);
 }
 
+TEST(ValidUtf8, KeepsWhatIsWellFormed) {
+  for (const char* text : {"", "abc",
+                           "pr\xc3\xa9"
+                           "fill",
+                           "\xe4\xb8\xad", "\xf0\x9f\xa7\xb5", "\xed\x9f\xbf", "\xf4\x8f\xbf\xbf"})
+    EXPECT_EQ(valid_utf8(text), text);
+  EXPECT_EQ(valid_utf8(std::string_view("a\0b", 3)), std::string_view("a\0b", 3));
+}
+
+TEST(ValidUtf8, ReplacesEveryByteOfWhatIsNot) {
+  EXPECT_EQ(valid_utf8("f\xfc"
+                       "r"),
+            "f?r");                    // Latin-1
+  EXPECT_EQ(valid_utf8("\xc3"), "?");  // cut
+  EXPECT_EQ(valid_utf8("\xe4\xb8"
+                       "a"),
+            "??a");
+  EXPECT_EQ(valid_utf8("\xc0\xaf"), "??");  // overlong
+  EXPECT_EQ(valid_utf8("\xe0\x80\xaf"), "???");
+  EXPECT_EQ(valid_utf8("\xed\xa0\x80"), "???");       // a surrogate
+  EXPECT_EQ(valid_utf8("\xf4\x90\x80\x80"), "????");  // above U+10FFFF
+  EXPECT_EQ(valid_utf8("\xff\xfe\x80"), "???");
+}
+
 TEST(EditDistance, CountsInsertedRemovedAndReplacedCharacters) {
   EXPECT_EQ(edit_distance("", ""), 0u);
   EXPECT_EQ(edit_distance("abc", ""), 3u);

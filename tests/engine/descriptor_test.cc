@@ -42,6 +42,20 @@ TEST(Descriptor, ComesBackWhole) {
   EXPECT_EQ(address->num_nics, 2);
 }
 
+// A peer of a library of before, or of another one: its name goes into messages, and to Python.
+TEST(Descriptor, NamesThatAreNoUtf8AreMadeSo) {
+  const Secret secret("token");
+  RegionDescriptor sent = sample();
+  sent.owner.name =
+      "f\xfc"
+      "r";
+  sent.owner.host = "h\xff";
+  auto read = decode_region(encode(sent, secret), secret);
+  ASSERT_TRUE(is_ok(read));
+  EXPECT_EQ((*read)->owner.name, "f?r");
+  EXPECT_EQ((*read)->owner.host, "h?");
+}
+
 TEST(Descriptor, EveryCutAndEveryFlippedBitIsRefused) {
   const Secret secret("token");
   const std::string good = encode(sample(), secret);

@@ -157,6 +157,18 @@ TEST(Lifetimes, WithoutThreadsThereIsNoEngineAndNoWatch) {
   }));
 }
 
+TEST(Lifetimes, ANameThatIsNoUtf8IsRefused) {
+  EngineOptions options = Engines(Way{"local", true, "", 0, {}})
+                              .options(
+                                  "f\xfc"
+                                  "r");
+  EXPECT_TRUE(failed(Engine::create(options).status(), Code::kInvalidArgument, "no UTF-8"));
+  options.name =
+      "r\xc3\xa9"
+      "sident";
+  EXPECT_TRUE(is_ok(Engine::create(options).status()));
+}
+
 TEST(Lifetimes, ScatterAndSignalBeginAllOrNothing) {
   Engines engines(on_host());
   EngineOptions options = engines.options("a");

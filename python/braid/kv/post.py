@@ -125,8 +125,8 @@ class Post(ABC):
     def _serve(self) -> None:
         ticked = 0.0
         while not self._closing.is_set() and not self.engine.closed:
-            message = self._next()
             try:
+                message = self._next()
                 with self._lock:
                     if message is not None:
                         self._on_frame(message)
