@@ -48,7 +48,7 @@ typedef struct braid_engine_options {
   uint16_t port;      /* of the hosts; 0: any */
   int device;         /* the GPU whose memory may be registered; -1: none */
   int uses_local;     /* copies between processes of one host without a NIC */
-  int64_t lease_ns;   /* a peer that says nothing for so long is lost */
+  int64_t lease_ns;   /* a peer that says nothing for so long is lost; 1 s at least */
   int64_t timeout_ns; /* of a transfer that names none */
   uint32_t most_transfers; /* under way at once; one more is BRAID_EXHAUSTED */
   const char* cores; /* of the worker thread: "auto", those near its NICs, else its GPU, out of what

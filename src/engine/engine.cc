@@ -66,6 +66,9 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
     return invalid_argument("engine: cores '{}': asked for auto or off", printable(options.cores));
   if (options.device < -1)
     return invalid_argument("engine: device {}: asked for a GPU, or -1 for none", options.device);
+  if (options.lease_ns < kDeadSocketNs)  // peers beat every 250 ms, and busy ones are late
+    return invalid_argument("engine: a lease of {} ms: asked for {} at least",
+                            options.lease_ns / 1'000'000, kDeadSocketNs / 1'000'000);
   if (options.most_transfers == 0)
     return invalid_argument("engine: most_transfers is 0: asked for at least 1");
   BRAID_ASSIGN_OR_RETURN(Listeners listeners, listen(options));

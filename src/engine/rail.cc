@@ -18,6 +18,9 @@ constexpr uint64_t kMostRoomBytes = 8 << 20;
 constexpr uint64_t kFirstRoomBytes = 2 << 20;  // before a rate is known
 constexpr int64_t kNudgeNs = 200'000;          // nothing of a read has completed for so long
 constexpr size_t kMostNudges = 32;
+// Some providers tell of one completion twice. The one that is used again is the one that rested
+// longest, behind so many others: a late second word must not end another piece.
+constexpr size_t kRestedOps = 64;
 }  // namespace
 
 Result<std::string> Rail::call() {
@@ -117,9 +120,9 @@ double Rail::finish_ns(uint64_t bytes) const {
 }
 
 Rail::Op* Rail::take_op() {
-  if (free_.empty()) return &ops_.emplace_back();
-  Op* op = free_.back();
-  free_.pop_back();
+  if (free_.size() <= kRestedOps) return &ops_.emplace_back();
+  Op* op = free_.front();
+  free_.pop_front();
   return op;
 }
 
@@ -191,7 +194,7 @@ Status Rail::poll(std::vector<Flight>& done, int64_t now) {
         return driver_error("{}: {}", nic_->domain->description(), endpoint_->why(event));
       if (event.kind != sys::FabricEvent::Kind::kCompleted || event.op == nullptr) continue;
       Op& op = *static_cast<Op*>(event.op);
-      if (op.is_flying || op.is_nudge) completed(op, done, now);  // some tell of one twice
+      if (op.is_flying || op.is_nudge) completed(op, done, now);  // kRestedOps
     }
     if (count < events.size()) return nudge(now);
   }

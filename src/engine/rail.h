@@ -91,7 +91,7 @@ class Rail {
   std::unique_ptr<sys::FabricEndpoint> endpoint_;
   uint64_t peer_ = 0;
   std::deque<Op> ops_;
-  std::vector<Op*> free_;
+  std::deque<Op*> free_;  // the longest free first
   Op* probe_to_post_ = nullptr;
   NicKey probe_target_;
   size_t num_flying_ = 0;

@@ -41,7 +41,7 @@ class Engine(Transfers):
     token       the job's secret, which peers must have, too; left out: BRAID_JOB_TOKEN, else on
                 loopback one that this user's processes share
     local       copies between processes of one host without a NIC
-    lease       seconds after which a peer that says nothing is lost
+    lease       seconds after which a peer that says nothing is lost, 1 at least
     timeout     seconds for each transfer that names none
     most_transfers  under way at once; one more is Exhausted
     cores       of the thread that moves the engine: "auto", those near its NICs, else near its GPU,

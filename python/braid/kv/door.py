@@ -8,6 +8,7 @@ import json
 import socket
 import struct
 import threading
+import time
 from collections.abc import Sequence
 from typing import Self
 
@@ -80,14 +81,17 @@ class Door:
 
 
 def ask(host: str, port: int, timeout: float = _TIMEOUT_S) -> tuple[str, list[Peer]]:
-    """The engine's id and its ranks' addresses. Unavailable: nobody answers there."""
+    """The engine's id and its ranks' addresses, all of it within `timeout` seconds.
+
+    Unavailable: nobody answers there, or not in time.
+    """
+    until = time.monotonic() + timeout
     try:
         with socket.create_connection((host, port), timeout) as asked:
-            asked.settimeout(timeout)
-            (length,) = _LENGTH.unpack(_received(asked, _LENGTH.size))
+            (length,) = _LENGTH.unpack(_received(asked, _LENGTH.size, until))
             if length > _MOST_BYTES:
                 raise InvalidArgument(f"door {host}:{port}: an answer of {length} bytes")
-            document = json.loads(_received(asked, length))
+            document = json.loads(_received(asked, length, until))
     except (OSError, EOFError) as error:
         raise Unavailable(f"door {host}:{port}: {error}") from error
     except ValueError as error:
@@ -102,11 +106,15 @@ def ask(host: str, port: int, timeout: float = _TIMEOUT_S) -> tuple[str, list[Pe
         raise InvalidArgument(f"door {host}:{port}: no list of ranks: {error}") from error
 
 
-def _received(asked: socket.socket, nbytes: int) -> bytes:
-    data = b""
+def _received(asked: socket.socket, nbytes: int, until: float) -> bytes:
+    data = bytearray()
     while len(data) < nbytes:
+        left = until - time.monotonic()
+        if left <= 0:
+            raise TimeoutError(f"{len(data)} of {nbytes} bytes came in time")
+        asked.settimeout(left)  # of what is left: who sends a byte now and then ends all the same
         part = asked.recv(min(1 << 16, nbytes - len(data)))
         if not part:
             raise EOFError(f"closed after {len(data)} of {nbytes} bytes")
         data += part
-    return data
+    return bytes(data)

@@ -53,7 +53,7 @@ enum class FakeFault : uint8_t {
             // taken back
   kMute,    // lands, and its completion never comes
   kFail,    // fails alone, without landing
-  kRepeat,  // its completion comes twice
+  kRepeat,  // its completion comes twice, the second time one poll later
 };
 
 class FakeEndpoint;

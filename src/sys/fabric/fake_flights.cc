@@ -148,8 +148,8 @@ void FakeFabric::complete(const Flight& flight) {
   if (flight.op == nullptr || !from.is_open) return;
   const bool is_repeated = flight.completes_twice ||
                            (rules_.repeat_percent > 0 && random(from, 100) < rules_.repeat_percent);
-  for (int i = 0; i < (is_repeated ? 2 : 1); ++i)
-    from.events.push_back(fake_event(FabricEvent::Kind::kCompleted, flight.op));
+  from.events.push_back(fake_event(FabricEvent::Kind::kCompleted, flight.op));
+  if (is_repeated) from.repeated.push_back(from.events.back());
 }
 
 void FakeFabric::fail(const Flight& flight, int provider_error) {
@@ -175,6 +175,7 @@ void FakeFabric::close(Port& port) {
   port.incoming.clear();
   port.held.clear();
   port.events.clear();
+  port.repeated.clear();
   port.receives.clear();
   for (const auto& other : ports_)
     std::erase_if(other->incoming,

@@ -28,6 +28,8 @@ size_t FakeFabric::poll(Port& port, std::span<FabricEvent> events) {
     events[n] = port.events.front();
     port.events.pop_front();
   }
+  port.events.insert(port.events.end(), port.repeated.begin(), port.repeated.end());
+  port.repeated.clear();
   return n;
 }
 

@@ -71,6 +71,7 @@ struct FakeFabric::Port {
   std::deque<Flight> held;  // posted with has_more
   std::deque<Flight> incoming;
   std::deque<FabricEvent> events;
+  std::deque<FabricEvent> repeated;  // come again with the poll behind the one that gives them out
   struct Receive {
     FabricMessage message;
     FabricOp* op = nullptr;

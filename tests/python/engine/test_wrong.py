@@ -401,6 +401,7 @@ def test_a_fork_ends_without_its_parents_engine():
         ({"device": -1}, braid.InvalidArgument, "device: asked for 0 to"),
         ({"hosts": "0.0.0.0", "token": ""}, braid.Unavailable, "BRAID_JOB_TOKEN"),
         ({"name": "n" * 257}, braid.InvalidArgument, "a name or host_id of 257 bytes"),
+        ({"lease": 0.2}, braid.InvalidArgument, "a lease of 200 ms: asked for 1000 at least"),
     ],
 )
 def test_settings_that_cannot_be(wrong, error, words):

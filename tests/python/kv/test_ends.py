@@ -1,7 +1,10 @@
 """Loads and handovers end whatever fails around them, and of peers that went nothing is kept."""
 
+import contextlib
 import logging
 import os
+import socket
+import struct
 import threading
 import time
 from contextlib import contextmanager
@@ -512,6 +515,25 @@ class _Short:
 
     def close(self):
         self._socket.close()
+
+
+def test_a_door_that_says_a_byte_now_and_then_is_given_up_in_time():
+    drips = socket.create_server(("127.0.0.1", 0))
+
+    def drip() -> None:
+        guest, _ = drips.accept()
+        with guest, contextlib.suppress(OSError):
+            guest.sendall(struct.pack("<I", 1000))
+            for _ in range(100):
+                time.sleep(0.1)
+                guest.sendall(b" ")
+
+    with drips:
+        threading.Thread(target=drip, daemon=True).start()
+        started = time.monotonic()
+        with pytest.raises(braid.Unavailable, match=r"of 1000 bytes came in time|timed out"):
+            ask("127.0.0.1", drips.getsockname()[1], 0.5)
+        assert time.monotonic() - started < 3
 
 
 def test_a_door_that_was_short_of_descriptors_opens_again(caplog):
