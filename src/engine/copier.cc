@@ -17,6 +17,14 @@ constexpr uint64_t kFirstPages = 8192;
 constexpr uint64_t kTimesBegun = 7;
 constexpr uint64_t kMostFarBytes =
     128 << 20;  // of one launch over PCIe, so that a cancel is heard soon
+
+/// As messages name them: "2", or "2, 3, 7".
+std::string regions_of(const Pull& pull) {
+  std::string out;
+  for (const Plane& plane : pull.planes)
+    out += fmt::format("{}{}", out.empty() ? "" : ", ", plane.region);
+  return out;
+}
 }  // namespace
 
 std::optional<uint32_t> highest_page(uint64_t whole, uint64_t offset, uint64_t page_bytes,
@@ -82,36 +90,55 @@ Result<bool> Copier::advance(CopyOrder& order) {
                             ground_.self.name, pages.count, pages.list_at, board_.bytes());
   if (!is_wanted(order.pull))
     return cancelled("'{}': the source has taken it back", ground_.self.name);
-  const std::shared_ptr<Region> region = ground_.regions.find(order.pull.region);
-  if (region == nullptr)
-    return invalid_argument("'{}': {}", ground_.self.name,
-                            ground_.regions.why_gone(order.pull.region));
+  BRAID_ASSIGN_OR_RETURN(const Heres heres, find(order.pull));
   Result<bool> begun = false;
-  if (order.pull.source_region != 0) {
-    const auto lent = lent_.find(order.pull.source_region);
-    if (lent == lent_.end())
-      return invalid_argument("'{}': region {} of the source was not lent", ground_.self.name,
-                              order.pull.source_region);
-    begun = copy_by_gpu(order, *region, lent->second);
-  } else if (region->device < 0) {
-    begun = copy_on_host(order, *region);
-  } else {
-    begun = order.is_fetch ? fetch_through_slot(order, *region) : pull_through_slot(order, *region);
-  }
+  if (heres.front().lent != nullptr)
+    begun = copy_by_gpu(order, heres);
+  else if (heres.front().region->device < 0)
+    begun = copy_on_host(order, heres);
+  else
+    begun = order.is_fetch ? fetch_through_slot(order, heres) : pull_through_slot(order, heres);
   if (!begun.ok()) return begun.status();
   return moved || *begun;
 }
 
-Result<bool> Copier::copy_on_host(CopyOrder& order, const Region& region) {
+/// All planes, which go the same way.
+Result<Copier::Heres> Copier::find(const Pull& pull) const {
+  Heres out;
+  out.reserve(pull.planes.size());
+  for (const Plane& plane : pull.planes) {
+    Here here{ground_.regions.find(plane.region)};
+    if (here.region == nullptr)
+      return invalid_argument("'{}': {}", ground_.self.name,
+                              ground_.regions.why_gone(plane.region));
+    if (plane.source_region != 0) {
+      const auto lent = lent_.find(plane.source_region);
+      if (lent == lent_.end())
+        return invalid_argument("'{}': region {} of the source was not lent", ground_.self.name,
+                                plane.source_region);
+      here.lent = &lent->second;
+    }
+    const Here& first = out.empty() ? here : out.front();
+    if ((here.lent == nullptr) != (first.lent == nullptr) ||
+        here.region->device != first.region->device)
+      return invalid_argument("'{}': a pull between memory of several kinds: regions {} and {}",
+                              ground_.self.name, first.region->id, here.region->id);
+    out.push_back(std::move(here));
+  }
+  if (out.empty()) return invalid_argument("'{}': a pull of no region", ground_.self.name);
+  return out;
+}
+
+Result<bool> Copier::copy_on_host(CopyOrder& order, const Heres& heres) {
   // A slot's worth between two looks at the sockets, and of a long stretch only its beginning: the
   // worker that copied a large one at once would miss its beats, and be lost to all peers.
-  BRAID_ASSIGN_OR_RETURN(const std::vector<InSlot> parts, fill_slot(order, region));
+  BRAID_ASSIGN_OR_RETURN(const std::vector<InSlot> parts, fill_slot(order, heres));
   if (parts.empty()) return false;
   std::array<sys::PeerCopy, kRoundStretches> copies;
   size_t count = 0;
   for (const InSlot& part : parts) {
     const Stretch& s = part.stretch;
-    std::byte* const here = region.base + s.target_offset;
+    std::byte* const here = part.region->base + s.target_offset;
     // Pages that are neighbours on both sides are one copy.
     if (sys::PeerCopy* const last = count != 0 ? &copies[count - 1] : nullptr;
         last != nullptr && last->local + last->bytes == here &&
@@ -124,21 +151,24 @@ Result<bool> Copier::copy_on_host(CopyOrder& order, const Region& region) {
   const Status moved =
       order.is_fetch ? sys::write_peer_memory(process_, all) : sys::read_peer_memory(process_, all);
   if (!moved.ok()) ground_.regions.note_freed();
-  if (!moved.ok() && region.is_freed)
-    return invalid_argument("'{}': {}", ground_.self.name, ground_.regions.why_gone(region.id));
+  for (const InSlot& part : parts)
+    if (!moved.ok() && part.region->is_freed)
+      return invalid_argument("'{}': {}", ground_.self.name,
+                              ground_.regions.why_gone(part.region->id));
   BRAID_RETURN_IF_ERROR(moved.with_context(fmt::format("'{}'", ground_.self.name)));
   take(order, parts);
   return true;
 }
 
-Result<bool> Copier::copy_by_gpu(CopyOrder& order, const Region& region, const Lent& lent) {
-  if (region.address == 0)
-    return unsupported(
-        "'{}': region {} is memory of the host that the driver could not pin, so "
-        "GPU {} cannot reach it",
-        ground_.self.name, region.id, ground_.gpu->device());
-  const bool is_list = order.pull.pages.count != 0;
-  return is_list ? copy_pages(order, region, lent) : copy_stretches(order, region, lent);
+Result<bool> Copier::copy_by_gpu(CopyOrder& order, const Heres& heres) {
+  for (const Here& here : heres)
+    if (here.region->address == 0)
+      return unsupported(
+          "'{}': region {} is memory of the host that the driver could not pin, so "
+          "GPU {} cannot reach it",
+          ground_.self.name, here.region->id, ground_.gpu->device());
+  if (order.pull.pages.count != 0) return copy_pages(order, heres);
+  return copy_stretches(order, *heres.front().region, *heres.front().lent);
 }
 
 Result<bool> Copier::copy_stretches(CopyOrder& order, const Region& region, const Lent& lent) {
@@ -162,34 +192,40 @@ Result<bool> Copier::copy_stretches(CopyOrder& order, const Region& region, cons
   return true;
 }
 
-/// All of the list as one job: bases, strides, and which numbers are allowed.
-Result<PageJob> Copier::job_of(const CopyOrder& order, const Region& region,
-                               const Lent& lent) const {
+/// All of the list as one job: bases, strides, and which numbers are allowed in every plane.
+Result<PageJob> Copier::job_of(const CopyOrder& order, const Heres& heres) const {
   const PageRun& run = order.pull.pages;
-  const auto here_most =
-      highest_page(region.bytes, run.target_offset, run.page_bytes, run.target_stride);
-  const auto there_most = run.source_address < lent.base
-                              ? std::nullopt
-                              : highest_page(lent.bytes, run.source_address - lent.base,
-                                             run.page_bytes, run.source_stride);
-  if (!here_most || !there_most)
-    return invalid_argument(
-        "'{}': pages of {} bytes at offset {} of region {} ({} bytes), from {:#x} of what was lent "
-        "({} bytes at {:#x}): not even page 0 lies inside",
-        ground_.self.name, run.page_bytes, run.target_offset, region.id, region.bytes,
-        run.source_address, lent.bytes, lent.base);
+  uint32_t here_most = std::numeric_limits<uint32_t>::max(), there_most = here_most;
   PageJob job;
+  for (const Plane& plane : order.pull.planes) {
+    const auto& [region, lent] = heres[job.num_planes];
+    const auto most_here =
+        highest_page(region->bytes, plane.target_offset, run.page_bytes, run.target_stride);
+    const auto most_there = plane.source_address < lent->base
+                                ? std::nullopt
+                                : highest_page(lent->bytes, plane.source_address - lent->base,
+                                               run.page_bytes, run.source_stride);
+    if (!most_here || !most_there)
+      return invalid_argument(
+          "'{}': pages of {} bytes at offset {} of region {} ({} bytes), from {:#x} of what was "
+          "lent ({} bytes at {:#x}): not even page 0 lies inside",
+          ground_.self.name, run.page_bytes, plane.target_offset, region->id, region->bytes,
+          plane.source_address, lent->bytes, lent->base);
+    here_most = std::min(here_most, *most_here);
+    there_most = std::min(there_most, *most_there);
+    PlaneEnds& ends = job.planes[job.num_planes++];
+    ends = {lent->address + (plane.source_address - lent->base),
+            region->address + plane.target_offset};
+    if (order.is_fetch) std::swap(ends.from, ends.to);
+  }
   job.page_bytes = run.page_bytes;
-  job.from = lent.address + (run.source_address - lent.base);
   job.from_stride = run.source_stride;
-  job.from_most = *there_most;
+  job.from_most = there_most;
   job.from_key = run.is_by_place != 0 ? PageKey::kPlace : PageKey::kSource;
-  job.to = region.address + run.target_offset;
   job.to_stride = run.target_stride;
-  job.to_most = *here_most;
+  job.to_most = here_most;
   job.to_key = PageKey::kTarget;
   if (order.is_fetch) {
-    std::swap(job.from, job.to);
     std::swap(job.from_stride, job.to_stride);
     std::swap(job.from_most, job.to_most);
     std::swap(job.from_key, job.to_key);
@@ -197,53 +233,64 @@ Result<PageJob> Copier::job_of(const CopyOrder& order, const Region& region,
   return job;
 }
 
-Result<bool> Copier::copy_pages(CopyOrder& order, const Region& region, const Lent& lent) {
+// The same pages of all planes at a time: an entry of the list is read as soon as it is there.
+Result<bool> Copier::copy_pages(CopyOrder& order, const Heres& heres) {
   const PageRun& run = order.pull.pages;
+  const uint64_t num_planes = heres.size(), begun = order.begun / num_planes;
   // A source that lies may say less than it has said before.
-  const size_t there = num_ready(order);
-  const uint64_t ready = there > order.begun ? there - order.begun : 0;
-  const bool is_rest = order.begun + ready == run.count;
-  if (ready == 0 || (!is_rest && ready < std::max(kFirstPages, kTimesBegun * order.begun)))
-    return false;
-  BRAID_ASSIGN_OR_RETURN(PageJob job, job_of(order, region, lent));
-  const bool is_near = region.device >= 0;
-  const uint64_t parts_each = (run.page_bytes + kPartBytes - 1) / kPartBytes;
+  const uint64_t there = num_listed(run);
+  const uint64_t ready = there > begun ? there - begun : 0;
+  const bool is_rest = begun + ready == run.count;
+  const bool is_much = ready * num_planes >= std::max(kFirstPages, kTimesBegun * order.begun);
+  if (ready == 0 || (!is_rest && !is_much)) return false;
+  BRAID_ASSIGN_OR_RETURN(PageJob job, job_of(order, heres));
+  const bool is_near = heres.front().region->device >= 0;
+  const uint64_t parts_each = num_planes * ((run.page_bytes + kPartBytes - 1) / kPartBytes);
   uint64_t count = std::min(ready, std::max<uint64_t>(1, kMostJobParts / parts_each));
-  if (!is_near) count = std::min(count, std::max<uint64_t>(1, kMostFarBytes / run.page_bytes));
+  if (!is_near)
+    count = std::min(count, std::max<uint64_t>(1, kMostFarBytes / (num_planes * run.page_bytes)));
   job.count = static_cast<uint32_t>(count);
-  job.first_place = static_cast<uint32_t>(order.begun);
-  job.list = board_address_ + (run.list_at + order.begun) * sizeof(PageEntry);
+  job.first_place = static_cast<uint32_t>(begun);
+  job.list = board_address_ + (run.list_at + begun) * sizeof(PageEntry);
   BRAID_ASSIGN_OR_RETURN(const uint64_t mark, ground_.gpu->begin(job, is_near));
   if (mark == 0) return false;
-  order.begun += count;
+  order.begun += count * num_planes;
   order.mark = mark;
   order.list_marks.push_back(mark);
   return true;
 }
 
-size_t Copier::num_ready(const CopyOrder& order) const {
-  const PageRun& run = order.pull.pages;
-  // What is pulled by place was gathered by the list, which was all there for that.
-  const bool is_there = run.count == 0 || run.is_by_place != 0;
-  return is_there ? order.size() : board_.num_ready(run.list_at, run.count);
+// What is pulled by place was gathered by the list, which was all there for that.
+uint64_t Copier::num_listed(const PageRun& run) const {
+  return run.is_by_place != 0 ? run.count : board_.num_ready(run.list_at, run.count);
 }
 
-Result<Stretch> Copier::stretch(const CopyOrder& order, size_t number, const Region& region) const {
+size_t Copier::num_ready(const CopyOrder& order) const {
+  const PageRun& run = order.pull.pages;
+  if (run.count == 0) return order.size();
+  const uint64_t listed = num_listed(run);
+  return listed == run.count ? order.size() : listed;  // of the first plane
+}
+
+Result<Stretch> Copier::stretch(const CopyOrder& order, size_t number, const Heres& heres) const {
   Stretch out;
   if (const PageRun& run = order.pull.pages; run.count != 0) {
-    const PageEntry entry = board_.entry(run.list_at + number);
+    const Plane& plane = order.pull.planes[number / run.count];
+    const Region& region = *heres[number / run.count].region;
+    const uint64_t place = number % run.count;
+    const PageEntry entry = board_.entry(run.list_at + place);
     const auto most =
-        highest_page(region.bytes, run.target_offset, run.page_bytes, run.target_stride);
+        highest_page(region.bytes, plane.target_offset, run.page_bytes, run.target_stride);
     if (!most || entry.target > *most)
       return invalid_argument("'{}': page {} of {} bytes lies outside of region {}, which has {}",
                               ground_.self.name, entry.target, run.page_bytes, region.id,
                               region.bytes);
-    const uint64_t source = run.is_by_place != 0 ? number : entry.source;
-    out = {run.source_address + source * run.source_stride,
-           run.target_offset + entry.target * run.target_stride, run.page_bytes};
+    const uint64_t source = run.is_by_place != 0 ? place : entry.source;
+    out = {plane.source_address + source * run.source_stride,
+           plane.target_offset + entry.target * run.target_stride, run.page_bytes};
   } else {
     out = order.pull.stretches[number];
-    BRAID_RETURN_IF_ERROR(check(out, region));
+    BRAID_RETURN_IF_ERROR(check(out, *heres.front().region));
   }
   if (number != order.begun) return out;
   const uint64_t begun = order.begun_bytes;
@@ -253,16 +300,17 @@ Result<Stretch> Copier::stretch(const CopyOrder& order, size_t number, const Reg
 /// As many of the stretches that are left as one slot holds, and one round copies: where each lies in
 /// the slot.
 Result<std::vector<Copier::InSlot>> Copier::fill_slot(const CopyOrder& order,
-                                                      const Region& region) const {
+                                                      const Heres& heres) const {
   const size_t ready = num_ready(order);
   std::vector<InSlot> out;
   out.reserve(std::min(kRoundStretches, ready - order.begun));
   uint64_t used = 0;
   for (size_t i = order.begun; i < ready && out.size() < kRoundStretches; ++i) {
-    BRAID_ASSIGN_OR_RETURN(const Stretch s, stretch(order, i, region));
+    BRAID_ASSIGN_OR_RETURN(const Stretch s, stretch(order, i, heres));
     const uint64_t bytes = std::min(s.bytes, Gpu::kSlotBytes - used);
     if (bytes == 0 && s.bytes != 0) break;
-    out.push_back({used, bytes, s});
+    const size_t plane = order.pull.pages.count != 0 ? i / order.pull.pages.count : 0;
+    out.push_back({used, bytes, s, heres[plane].region.get()});
     used += bytes;
   }
   return out;
@@ -277,17 +325,17 @@ void Copier::take(CopyOrder& order, std::span<const InSlot> begun) {
   }
 }
 
-Result<bool> Copier::pull_through_slot(CopyOrder& order, const Region& region) {
+Result<bool> Copier::pull_through_slot(CopyOrder& order, const Heres& heres) {
   Gpu::Slot* slot = ground_.gpu->free_slot();
   if (slot == nullptr) return false;
-  BRAID_ASSIGN_OR_RETURN(const std::vector<InSlot> parts, fill_slot(order, region));
+  BRAID_ASSIGN_OR_RETURN(const std::vector<InSlot> parts, fill_slot(order, heres));
   if (parts.empty()) return false;
   std::vector<sys::PeerCopy> in;
   std::vector<PageCopy> out;
   for (const InSlot& part : parts) {
     in.push_back({slot->memory + part.offset, part.stretch.source_address, part.bytes});
     out.push_back(
-        {region.address + part.stretch.target_offset, slot->address + part.offset, part.bytes});
+        {part.region->address + part.stretch.target_offset, slot->address + part.offset, part.bytes});
   }
   BRAID_RETURN_IF_ERROR(sys::read_peer_memory(process_, in));
   size_t begun = 0;
@@ -298,15 +346,15 @@ Result<bool> Copier::pull_through_slot(CopyOrder& order, const Region& region) {
   return true;
 }
 
-Result<bool> Copier::fetch_through_slot(CopyOrder& order, const Region& region) {
+Result<bool> Copier::fetch_through_slot(CopyOrder& order, const Heres& heres) {
   Gpu::Slot* slot = ground_.gpu->free_slot();
   if (slot == nullptr) return false;
-  BRAID_ASSIGN_OR_RETURN(const std::vector<InSlot> parts, fill_slot(order, region));
+  BRAID_ASSIGN_OR_RETURN(const std::vector<InSlot> parts, fill_slot(order, heres));
   if (parts.empty()) return false;
   std::vector<PageCopy> out;
   for (const InSlot& part : parts)
     out.push_back(
-        {slot->address + part.offset, region.address + part.stretch.target_offset, part.bytes});
+        {slot->address + part.offset, part.region->address + part.stretch.target_offset, part.bytes});
   size_t begun = 0;
   BRAID_ASSIGN_OR_RETURN(const uint64_t mark, ground_.gpu->begin(out, begun));
   if (begun == 0) return false;
@@ -347,7 +395,7 @@ Result<bool> Copier::is_done(const CopyOrder& order) const {
   if (had_trouble)
     return invalid_argument(
         "'{}': a page of {} bytes lies outside of region {} or of what was lent", ground_.self.name,
-        order.pull.pages.page_bytes, order.pull.region);
+        order.pull.pages.page_bytes, regions_of(order.pull));
   return true;
 }
 

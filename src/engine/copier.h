@@ -34,11 +34,14 @@ namespace braid::engine {
 struct CopyOrder {
   bool is_fetch = false;
   Pull pull;
-  size_t begun = 0;                  // stretches or pages
+  // Stretches, or pages: of the first plane, then of the next; where kernels copy, of all planes alike.
+  size_t begun = 0;
   uint64_t begun_bytes = 0;          // and of the next one
   uint64_t mark = 0;                 // of the GPU, behind the last copy; 0: it has none
   std::vector<uint64_t> list_marks;  // of kernels that read the board
-  size_t size() const { return pull.pages.count != 0 ? pull.pages.count : pull.stretches.size(); }
+  size_t size() const {
+    return pull.pages.count != 0 ? pull.pages.count * pull.planes.size() : pull.stretches.size();
+  }
   bool has_rest() const { return begun != size(); }
   /// What a fetch has put into a slot, to be written to the source when the GPU is through.
   struct Landing {
@@ -86,20 +89,29 @@ class Copier {
   struct InSlot {
     uint64_t offset = 0, bytes = 0;
     Stretch stretch;
+    const Region* region = nullptr;
   };
+  /// A plane of an order, as it is found here.
+  struct Here {
+    std::shared_ptr<Region> region;
+    const Lent* lent = nullptr;  // null: memory of the source's host
+  };
+  using Heres = std::vector<Here>;
 
-  Result<Stretch> stretch(const CopyOrder& order, size_t number, const Region& region) const;
+  Result<Heres> find(const Pull& pull) const;
+  Result<Stretch> stretch(const CopyOrder& order, size_t number, const Heres& heres) const;
   /// Stretches or pages, from the first on, that can be read by now.
   size_t num_ready(const CopyOrder& order) const;
-  Result<std::vector<InSlot>> fill_slot(const CopyOrder& order, const Region& region) const;
+  uint64_t num_listed(const PageRun& run) const;
+  Result<std::vector<InSlot>> fill_slot(const CopyOrder& order, const Heres& heres) const;
   static void take(CopyOrder& order, std::span<const InSlot> begun);
-  Result<bool> copy_on_host(CopyOrder& order, const Region& region);
-  Result<bool> copy_by_gpu(CopyOrder& order, const Region& region, const Lent& lent);
+  Result<bool> copy_on_host(CopyOrder& order, const Heres& heres);
+  Result<bool> copy_by_gpu(CopyOrder& order, const Heres& heres);
   Result<bool> copy_stretches(CopyOrder& order, const Region& region, const Lent& lent);
-  Result<bool> copy_pages(CopyOrder& order, const Region& region, const Lent& lent);
-  Result<PageJob> job_of(const CopyOrder& order, const Region& region, const Lent& lent) const;
-  Result<bool> pull_through_slot(CopyOrder& order, const Region& region);
-  Result<bool> fetch_through_slot(CopyOrder& order, const Region& region);
+  Result<bool> copy_pages(CopyOrder& order, const Heres& heres);
+  Result<PageJob> job_of(const CopyOrder& order, const Heres& heres) const;
+  Result<bool> pull_through_slot(CopyOrder& order, const Heres& heres);
+  Result<bool> fetch_through_slot(CopyOrder& order, const Heres& heres);
   Result<bool> land(CopyOrder& order) const;
   Status check(const Stretch& stretch, const Region& region) const;
 

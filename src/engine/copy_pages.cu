@@ -69,14 +69,18 @@ extern "C" __global__ void __launch_bounds__(kFetchThreads)
     to[i] = read_entry(from, i);
 }
 
-/// A warp for every part of a page, in turn; any number of blocks of kPageWarps. The next entry is
-/// asked for before a part is copied.
-extern "C" __global__ void __launch_bounds__(kPageThreads) braid_copy_page_list(const PageJob job) {
+/// A warp for every part of a page, in turn; for each plane job.blocks_each blocks of kPageWarps, which
+/// may be any number. The next entry is asked for before a part is copied.
+extern "C" __global__ void __launch_bounds__(kPageThreads)
+    braid_copy_page_list(const __grid_constant__ PageJob job) {
+  const uint32_t plane = blockIdx.x / job.blocks_each;
+  const PlaneEnds ends = job.planes[plane];
   const uint32_t lane = threadIdx.x % kWarpThreads;
-  const uint32_t step = gridDim.x * kPageWarps;
+  const uint32_t step = job.blocks_each * kPageWarps;
   const auto parts_each = static_cast<uint32_t>((job.page_bytes + kPartBytes - 1) / kPartBytes);
   const uint32_t num_parts = job.count * parts_each;
-  uint32_t part = blockIdx.x * kPageWarps + threadIdx.x / kWarpThreads;
+  uint32_t part =
+      (blockIdx.x - plane * job.blocks_each) * kPageWarps + threadIdx.x / kWarpThreads;
   if (part >= num_parts) return;
   uint2 next = entry_of(job, part / parts_each);
   while (true) {
@@ -90,8 +94,8 @@ extern "C" __global__ void __launch_bounds__(kPageThreads) braid_copy_page_list(
     const uint32_t to = number_of(job.to_key, entry, job.first_place + page);
     if (from <= job.from_most && to <= job.to_most) {
       const uint64_t left = job.page_bytes - offset;
-      copy<kWarpThreads>(job.to + to * job.to_stride + offset,
-                         job.from + from * job.from_stride + offset,
+      copy<kWarpThreads>(ends.to + to * job.to_stride + offset,
+                         ends.from + from * job.from_stride + offset,
                          left < kPartBytes ? left : kPartBytes, lane);
     } else {
       *reinterpret_cast<volatile uint32_t*>(job.trouble) = 1;

@@ -1,6 +1,7 @@
 #include "engine/frames.h"
 
 #include "engine/codec.h"
+#include "engine/copy_pages.h"
 
 namespace braid::engine {
 namespace {
@@ -184,9 +185,11 @@ Result<Loan> decode_loan(std::string_view body) {
 
 std::string encode(const Pull& p) {
   Writer out;
-  out.number(p.transfer).number(p.region).number(p.source_region);
+  out.number(p.transfer);
   out.number(p.word_address).number(p.word).number(static_cast<uint8_t>(p.is_last)).number(p.slot);
   write(out, p.delivery);
+  out.number(static_cast<uint32_t>(p.planes.size()));
+  out.array(std::span<const Plane>(p.planes));
   out.array(std::span<const PageRun>(&p.pages, 1));
   out.number(static_cast<uint32_t>(p.stretches.size()));
   out.array(std::span<const Stretch>(p.stretches));
@@ -197,18 +200,24 @@ Result<Pull> decode_pull(std::string_view body) {
   Reader in(body);
   Pull p;
   p.transfer = in.number<uint64_t>();
-  p.region = in.number<uint64_t>();
-  p.source_region = in.number<uint64_t>();
   p.word_address = in.number<uint64_t>();
   p.word = in.number<uint64_t>();
   p.is_last = in.number<uint8_t>() != 0;
   p.slot = in.number<uint32_t>();
   BRAID_RETURN_IF_ERROR(read(in, p.delivery));
+  const auto num_planes = in.number<uint32_t>();
+  if (num_planes > kMostPlanes || in.left() < num_planes * sizeof(Plane))
+    return invalid_argument("a frame 'pull' of {} planes in {} bytes", num_planes, in.left());
+  p.planes.resize(num_planes);
+  in.array(std::span(p.planes));
   in.array(std::span(&p.pages, 1));
   const auto count = in.number<uint32_t>();
   if (p.pages.count != 0 && (count != 0 || p.pages.page_bytes == 0))
     return invalid_argument("a frame 'pull' of {} pages of {} bytes and {} stretches",
                             p.pages.count, p.pages.page_bytes, count);
+  if ((p.pages.count != 0 && num_planes == 0) || (count != 0 && num_planes != 1))
+    return invalid_argument("a frame 'pull' of {} planes, {} pages and {} stretches", num_planes,
+                            p.pages.count, count);
   if (count > kMostStretches || in.left() != count * sizeof(Stretch))
     return invalid_argument("a frame 'pull' of {} stretches in {} bytes", count, in.left());
   p.stretches.resize(count);

@@ -83,26 +83,31 @@ struct BoardOffer {
 struct BoardAnswer {
   std::string trouble;  // not empty: the target cannot use it, and why
 };
-/// Pages by their numbers: a list on the board.
+/// Pages by their numbers: a list on the board, which holds in every plane of its pull.
 struct PageRun {
   uint64_t count = 0;    // 0: none
   uint64_t list_at = 0;  // entry of the board
   uint64_t page_bytes = 0;
-  uint64_t source_address = 0, source_stride = 0;  // of page 0; from one to the next
-  uint64_t target_offset = 0, target_stride = 0;
+  uint64_t source_stride = 0, target_stride = 0;  // from one page to the next
   uint64_t is_by_place = 0;  // 1: on the source's side pages lie in the order of the list
+};
+/// Between which memory a pull moves bytes; kMostPlanes at most (copy_pages.h).
+struct Plane {
+  uint64_t region = 0;          // of the target
+  uint64_t source_region = 0;   // that was lent; 0: memory of the source's host
+  uint64_t source_address = 0;  // of page 0, as the next; stretches have their own
+  uint64_t target_offset = 0;
 };
 struct Pull {  // and fetch
   uint64_t transfer = 0;
-  uint64_t region = 0;         // of the target
-  uint64_t source_region = 0;  // that was lent; 0: memory of the source's host
   // In the source's memory: holds `word` for as long as somebody waits for the transfer. 0: none.
   uint64_t word_address = 0, word = 0;
   bool is_last = false;
   uint32_t slot = 0;  // of the source's stage, from 1: PULLED is to tell when it was read; 0: none
   Delivery delivery;  // of the last
-  PageRun pages;      // or else:
-  std::vector<Stretch> stretches;
+  std::vector<Plane> planes;
+  PageRun pages;                   // of each plane; or else:
+  std::vector<Stretch> stretches;  // of the only one
 };
 struct Pulled {
   uint64_t transfer = 0;

@@ -164,11 +164,11 @@ Result<uint64_t> Gpu::begin(std::span<const PageCopy> copies, size_t& begun) {
   return fly(*flight);
 }
 
-// Of short pages every block reads an entry of its own: to bring them first takes longer.
+// Of short pages of one plane every block reads an entry of its own: to bring them first takes longer.
 Status Gpu::fetch_list(PageJob& job) {
   constexpr uint32_t kMostBlocks = 64;
-  const bool is_short = job.page_bytes <= kPageWarps * kPartBytes;
-  if (job.list == 0 || is_short || job.count > kMostFetched) return {};
+  const bool is_read_once = job.page_bytes <= kPageWarps * kPartBytes && job.num_planes == 1;
+  if (job.list == 0 || is_read_once || job.count > kMostFetched) return {};
   const uint32_t blocks = (job.count + kFetchThreads - 1) / kFetchThreads;
   const sys::LaunchShape shape{std::min(blocks, kMostBlocks), kFetchThreads, 0};
   BRAID_RETURN_IF_ERROR(
@@ -188,7 +188,9 @@ Result<uint64_t> Gpu::begin(PageJob job, bool is_near) {
   BRAID_RETURN_IF_ERROR(fetch_list(job));
   const uint64_t parts = job.count * ((job.page_bytes + kPartBytes - 1) / kPartBytes);
   const auto blocks = static_cast<uint32_t>((parts + kPageWarps - 1) / kPageWarps);
-  const sys::LaunchShape shape{is_near ? blocks : std::min(blocks, kFarBlocks), kPageThreads, 0};
+  const uint32_t most_far = std::max(1U, kFarBlocks / job.num_planes);
+  job.blocks_each = is_near ? blocks : std::min(blocks, most_far);
+  const sys::LaunchShape shape{job.blocks_each * job.num_planes, kPageThreads, 0};
   BRAID_RETURN_IF_ERROR(sys::launch(cuda_, list_kernel_, shape, stream_.get(), job));
   return fly(*flight);
 }

@@ -10,7 +10,7 @@ namespace braid::engine {
 namespace {
 
 constexpr uint32_t kMagic = 0x45445242;  // "BRDE"
-constexpr uint16_t kProtocolVersion = 2;
+constexpr uint16_t kProtocolVersion = 3;
 constexpr size_t kNonceBytes = 32;
 constexpr uint64_t kUnknownSession = UINT64_MAX;
 

@@ -129,10 +129,11 @@ Rail::Op* Rail::take_op() {
 Result<bool> Rail::post(const Flight& flight, bool has_more, int64_t now) {
   const Transfer& t = *flight.transfer;
   const auto own = static_cast<size_t>(pair_.source_nic);
-  const NicKey& key = t.remote->keys[pair_.target_nic];
+  const TransferPlane& plane = t.planes[flight.piece.plane];
+  const NicKey& key = plane.remote->keys[pair_.target_nic];
   sys::FabricTransfer out;
   out.peer = peer_;
-  out.local_region = t.local->handles[own];
+  out.local_region = plane.local->handles[own];
   out.local = reinterpret_cast<std::byte*>(flight.piece.source_address);
   out.bytes = flight.piece.bytes;
   out.remote_address = key.address + flight.piece.target_offset;

@@ -28,7 +28,7 @@ class Rail {
   /// A piece that was posted here, or has come back from here.
   struct Flight {
     Transfer* transfer = nullptr;
-    Stretch piece;
+    Piece piece;
   };
 
   Rail(const Nic& nic, RailPair pair) : nic_(&nic), pair_(pair) {}

@@ -41,9 +41,11 @@ void Source::submit(std::unique_ptr<Transfer> transfer) {
   Transfer& t = *transfer;
   soonest_ns_ = std::min(soonest_ns_, t.deadline_ns);
   transfers_.emplace(t.id(), std::move(transfer));
-  if (t.remote != nullptr && gone_.contains(t.remote->id))
-    return finish(t, invalid_argument("{}: region {} of '{}' was unregistered, or its memory freed",
-                                      t.ticket->what(), t.remote->id, target_.name));
+  for (const TransferPlane& plane : t.planes)
+    if (gone_.contains(plane.remote->id))
+      return finish(t,
+                    invalid_argument("{}: region {} of '{}' was unregistered, or its memory freed",
+                                     t.ticket->what(), plane.remote->id, target_.name));
   if (state_ == State::kLost) return finish(t, peer_lost("'{}' is lost", target_.name));
   if (t.listing != nullptr && t.listing->board() != board_.get())
     return finish(t, peer_lost("{}: the connection to '{}' that it was made for has ended",
@@ -67,12 +69,14 @@ Status Source::check_way(const Transfer& t) const {
     const bool is_read = t.kind == Transfer::Kind::kRead;
     if (is_read && !rail.domain().limits().can_read)
       return unsupported("{}: {} cannot read", t.ticket->what(), rail.domain().description());
-    if (pair.target_nic >= t.remote->keys.size())
-      return invalid_argument("{}: the descriptor has {} keys, NIC {} was asked for",
-                              t.ticket->what(), t.remote->keys.size(), pair.target_nic);
-    if (t.local->handles[pair.source_nic] == nullptr || t.remote->keys[pair.target_nic].key == 0)
-      return unsupported("{}: {} does not reach memory of a GPU", t.ticket->what(),
-                         rail.domain().description());
+    for (const auto& [local, remote, our_offset, their_offset, end] : t.planes) {
+      if (pair.target_nic >= remote->keys.size())
+        return invalid_argument("{}: the descriptor has {} keys, NIC {} was asked for",
+                                t.ticket->what(), remote->keys.size(), pair.target_nic);
+      if (local->handles[pair.source_nic] == nullptr || remote->keys[pair.target_nic].key == 0)
+        return unsupported("{}: {} does not reach memory of a GPU", t.ticket->what(),
+                           rail.domain().description());
+    }
   }
   return {};
 }
@@ -233,8 +237,7 @@ void Source::on_gone(uint64_t region) {
   gone_unseen_.push_back(region);
   std::vector<Transfer*> concerned;
   for (const auto& [id, t] : transfers_)
-    if (t->remote != nullptr && t->remote->id == region && t->state == Transfer::State::kPosting)
-      concerned.push_back(t.get());
+    if (t->state == Transfer::State::kPosting && t->names(region)) concerned.push_back(t.get());
   for (Transfer* t : concerned)
     take_back(*t,
               invalid_argument("{}: region {} of '{}' was unregistered, or its memory freed",
@@ -247,7 +250,7 @@ void Source::tick_regions() {
   std::erase_if(gone_unseen_, [this](uint64_t region) {
     const bool is_used = std::any_of(transfers_.begin(), transfers_.end(), [&](const auto& entry) {
       const Transfer& t = *entry.second;
-      return t.remote != nullptr && t.remote->id == region && t.state != Transfer::State::kStated;
+      return t.state != Transfer::State::kStated && t.names(region);
     });
     if (!is_used) session_.send(FrameType::kGoneSeen, encode(RegionNote{region}));
     return !is_used;

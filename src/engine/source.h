@@ -96,8 +96,8 @@ class Source {
   void start(Transfer& transfer);
   // To a target of this host: PULL or FETCH (source_local.cc).
   void hand_over(Transfer& transfer);
-  void hand_over_stretches(Transfer& transfer, FrameType type, uint64_t source_region);
-  Pull pull_of(const Transfer& transfer, uint64_t source_region) const;
+  void hand_over_stretches(Transfer& transfer, FrameType type);
+  static Pull pull_of(const Transfer& transfer);
   void lend(const Region& region);
   void offer_board();
   void on_board_ready(const BoardAnswer& answer);

@@ -14,13 +14,18 @@ constexpr uint64_t kLeastStaged = 256 << 10;  // less is through the target's sl
 // kernels run meanwhile. Of two processes' kernels a GPU runs one's at a time.
 constexpr uint64_t kLongBytes = 512 << 10;
 constexpr size_t kMostGathered = 4096;  // stretches of a slot
+
+/// As it lies, not staged.
+Plane plane_of(const TransferPlane& plane) {
+  const bool is_of_gpu = plane.local->device >= 0;
+  return {plane.remote->id, is_of_gpu ? plane.local->id : 0, plane.our_address(),
+          plane.their_offset};
+}
 }  // namespace
 
-Pull Source::pull_of(const Transfer& t, uint64_t source_region) const {
+Pull Source::pull_of(const Transfer& t) {
   Pull pull;
   pull.transfer = t.id();
-  pull.region = t.remote == nullptr ? 0 : t.remote->id;
-  pull.source_region = source_region;
   pull.word_address = reinterpret_cast<uint64_t>(&t.word);
   pull.word = t.word;
   return pull;
@@ -43,12 +48,12 @@ void Source::hand_over(Transfer& t) {
     staging_.push_back(t.id());
     return;
   }
-  const bool is_of_gpu = t.local != nullptr && t.local->device >= 0;
-  if (is_of_gpu) lend(*t.local);
-  const uint64_t region = is_of_gpu ? t.local->id : 0;
+  for (const TransferPlane& plane : t.planes)
+    if (plane.local->device >= 0) lend(*plane.local);
   const FrameType type = t.kind == Transfer::Kind::kRead ? FrameType::kFetch : FrameType::kPull;
   if (t.listing != nullptr) {
-    Pull pull = pull_of(t, region);
+    Pull pull = pull_of(t);
+    for (const TransferPlane& plane : t.planes) pull.planes.push_back(plane_of(plane));
     pull.pages = t.pages;
     pull.is_last = true;
     pull.delivery = t.delivery;
@@ -56,17 +61,23 @@ void Source::hand_over(Transfer& t) {
     t.is_all_told = true;
     listed_.push_back(t.id());
   } else {
-    hand_over_stretches(t, type, region);
+    hand_over_stretches(t, type);
   }
   (void)session_.flush();
 }
 
-// Frames of bounded size; the last one carries what is told when all of them are done.
-void Source::hand_over_stretches(Transfer& t, FrameType type, uint64_t source_region) {
+// Frames of bounded size, of one plane each; the last one carries what is told when all of them are done.
+void Source::hand_over_stretches(Transfer& t, FrameType type) {
   size_t at = 0;
   do {
-    Pull pull = pull_of(t, source_region);
-    const size_t count = std::min(kMostStretches, t.stretches.size() - at);
+    Pull pull = pull_of(t);
+    size_t end = at;
+    if (at < t.stretches.size()) {
+      const TransferPlane& plane = t.planes[t.plane_of(at)];
+      pull.planes = {plane_of(plane)};
+      end = plane.stretches_end;
+    }
+    const size_t count = std::min(kMostStretches, end - at);
     pull.stretches.assign(t.stretches.begin() + static_cast<std::ptrdiff_t>(at),
                           t.stretches.begin() + static_cast<std::ptrdiff_t>(at + count));
     at += count;
@@ -119,9 +130,11 @@ void Source::close_board() {
 
 // What the host's memory holds goes to a GPU by ours, where ours reaches it.
 bool Source::wants_stage(const Transfer& t) {
-  const bool is_fit = t.kind == Transfer::Kind::kWrite && t.local != nullptr &&
-                      t.local->device < 0 && t.local->address != 0 && t.remote->device >= 0 &&
-                      t.bytes >= kLeastStaged;
+  const auto is_reached = [](const TransferPlane& plane) {
+    return plane.local->device < 0 && plane.local->address != 0 && plane.remote->device >= 0;
+  };
+  const bool is_fit = t.kind == Transfer::Kind::kWrite && t.bytes >= kLeastStaged &&
+                      std::all_of(t.planes.begin(), t.planes.end(), is_reached);
   if (!is_fit || (t.listing != nullptr && board_address_ == 0)) return false;
   if (t.listing != nullptr && t.pages.page_bytes > Stage::kSlotBytes) return false;
   if (ground_.stage != nullptr) return true;
@@ -156,7 +169,7 @@ Result<bool> Source::gather(Transfer& t) {
   lend(stage.region());
   Gathered out;
   out.transfer = t.id();
-  out.pull = pull_of(t, stage.region().id);
+  out.pull = pull_of(t);
   out.pull.slot = slot;
   Result<bool> begun =
       t.listing != nullptr ? gather_pages(t, slot, out) : gather_stretches(t, slot, out);
@@ -172,29 +185,39 @@ Result<bool> Source::gather(Transfer& t) {
   return true;
 }
 
+// All planes that fit into a slot whole, or as many pages as fit of one that does not.
 Result<bool> Source::gather_pages(Transfer& t, uint32_t slot, Gathered& out) {
   const PageRun& run = t.pages;
-  const uint64_t ready = t.listing->num_written() - t.staged;
-  const uint64_t count = std::min(ready, Stage::kSlotBytes / run.page_bytes);
-  const bool is_whole = t.staged + count == run.count;
-  if (count == 0 || (count < Stage::kSlotBytes / run.page_bytes && !is_whole)) return false;
-  const auto first = reinterpret_cast<uint64_t>(t.local->base);
+  const uint64_t room = Stage::kSlotBytes / run.page_bytes;
+  const uint64_t first_plane = t.staged / run.count, first = t.staged % run.count;
+  const uint64_t count = std::min(run.count - first, room);
+  const uint64_t num_planes =
+      count == run.count ? std::min(t.planes.size() - first_plane, room / count) : 1;
+  if (t.listing->num_written() < first + count) return false;
+  const sys::DevicePtr base = ground_.stage->slot(slot).address;
   PageJob job;
-  job.list = board_address_ + (run.list_at + t.staged) * sizeof(PageEntry);
+  job.list = board_address_ + (run.list_at + first) * sizeof(PageEntry);
   job.page_bytes = run.page_bytes;
-  job.from = t.local->address + (run.source_address - first);
   job.from_stride = run.source_stride;
+  job.to_stride = run.page_bytes;
   job.from_most = job.to_most = std::numeric_limits<uint32_t>::max();  // we have written them
   job.from_key = PageKey::kSource;
-  job.to = ground_.stage->slot(slot).address;
-  job.to_stride = run.page_bytes;
   job.count = static_cast<uint32_t>(count);
+  job.num_planes = static_cast<uint32_t>(num_planes);
+  for (uint64_t i = 0; i < num_planes; ++i) {
+    const TransferPlane& plane = t.planes[first_plane + i];
+    job.planes[i] = {plane.local->address + plane.our_offset, base + i * count * run.page_bytes};
+    out.pull.planes.push_back(
+        {plane.remote->id, ground_.stage->region().id, job.planes[i].to, plane.their_offset});
+  }
   if (run.page_bytes >= kLongBytes) {
     std::vector<sys::DeviceCopy> copies;
-    const PageEntry* const entries = board_->entries() + run.list_at + t.staged;
-    for (uint64_t i = 0; i < count; ++i)
-      copies.push_back({job.to + i * run.page_bytes,
-                        job.from + entries[i].source * run.source_stride, run.page_bytes});
+    const PageEntry* const entries = board_->entries() + run.list_at + first;
+    for (uint64_t p = 0; p < num_planes; ++p)
+      for (uint64_t i = 0; i < count; ++i)
+        copies.push_back({job.planes[p].to + i * run.page_bytes,
+                          job.planes[p].from + entries[i].source * run.source_stride,
+                          run.page_bytes});
     BRAID_ASSIGN_OR_RETURN(out.mark, ground_.gpu->begin(copies));
   } else {
     BRAID_ASSIGN_OR_RETURN(out.mark, ground_.gpu->begin(job, false));
@@ -203,24 +226,29 @@ Result<bool> Source::gather_pages(Transfer& t, uint32_t slot, Gathered& out) {
   if (out.mark == 0) return false;
   out.pull.pages = run;
   out.pull.pages.count = count;
-  out.pull.pages.list_at = run.list_at + t.staged;
-  out.pull.pages.source_address = job.to;
+  out.pull.pages.list_at = run.list_at + first;
   out.pull.pages.source_stride = run.page_bytes;
   out.pull.pages.is_by_place = 1;
-  out.pull.is_last = is_whole;
-  t.staged += count;
-  ground_.stats.bytes_staged += count * run.page_bytes;
+  t.staged += count * num_planes;
+  out.pull.is_last = t.staged == run.count * t.planes.size();
+  ground_.stats.bytes_staged += count * num_planes * run.page_bytes;
   return true;
 }
 
+// Of one plane: that is what a pull of stretches can name.
 Result<bool> Source::gather_stretches(Transfer& t, uint32_t slot, Gathered& out) {
-  const auto first = reinterpret_cast<uint64_t>(t.local->base);
+  const uint32_t number = t.next_plane();
+  const TransferPlane& plane = t.planes[number];
+  const Region& local = *plane.local;
+  const auto first = reinterpret_cast<uint64_t>(local.base);
+  out.pull.planes = {{plane.remote->id, ground_.stage->region().id, 0, 0}};
   const sys::DevicePtr base = ground_.stage->slot(slot).address;
   std::vector<PageCopy> copies;
   uint64_t used = 0;
-  while (used < Stage::kSlotBytes && t.has_pieces() && copies.size() < kMostGathered) {
-    const Stretch piece = t.take_piece(Stage::kSlotBytes - used);
-    copies.push_back({base + used, t.local->address + (piece.source_address - first), piece.bytes});
+  while (used < Stage::kSlotBytes && t.has_pieces() && t.next_plane() == number &&
+         copies.size() < kMostGathered) {
+    const Piece piece = t.take_piece(Stage::kSlotBytes - used);
+    copies.push_back({base + used, local.address + (piece.source_address - first), piece.bytes});
     out.pull.stretches.push_back({base + used, piece.target_offset, piece.bytes});
     used += piece.bytes;
   }
@@ -237,7 +265,8 @@ Result<bool> Source::gather_stretches(Transfer& t, uint32_t slot, Gathered& out)
   // The rest of them another time; a piece that is given back is taken first.
   for (size_t i = copies.size(); i > begun; --i) {
     const Stretch& s = out.pull.stretches[i - 1];
-    t.give_back({first + (copies[i - 1].from - t.local->address), s.target_offset, s.bytes});
+    t.give_back(
+        {{first + (copies[i - 1].from - local.address), s.target_offset, s.bytes}, number});
   }
   out.pull.stretches.resize(begun);
   for (const Stretch& s : out.pull.stretches) ground_.stats.bytes_staged += s.bytes;

@@ -97,7 +97,7 @@ bool Source::post(Rail& rail, int64_t now) {
     Transfer& t = *found->second;
     const uint64_t room = rail.room_bytes();
     if (room == 0) break;
-    const Stretch piece = t.take_piece(piece_bytes(rail));
+    const Piece piece = t.take_piece(piece_bytes(rail));
     if (rails_.size() > 1 && !is_in_time(rail, piece.bytes, t.bytes_to_post())) {
       t.give_back(piece);
       break;
@@ -156,7 +156,7 @@ void Source::rail_failed(size_t index, const Status& why, int64_t now) {
   for (const Rail::Flight& flight : rail.close(Rail::State::kFencing, now + rail.next_pause_ns())) {
     flight.transfer->last_trouble = why;
     held_[index].push_back(flight);
-    const uint64_t region = flight.transfer->remote->id;
+    const uint64_t region = flight.transfer->planes[flight.piece.plane].remote->id;
     if (std::find(fence.regions.begin(), fence.regions.end(), region) == fence.regions.end())
       fence.regions.push_back(region);
   }
@@ -165,11 +165,15 @@ void Source::rail_failed(size_t index, const Status& why, int64_t now) {
 
 // What took a rail down may have been that there is nothing to read: it would take down every one.
 bool Source::end_if_freed(Transfer& t, int64_t now) {
-  if (t.local == nullptr || t.state != Transfer::State::kPosting) return false;
+  if (t.planes.empty() || t.state != Transfer::State::kPosting) return false;
   ground_.regions.note_freed();
-  if (!t.local->is_freed) return false;
+  const auto freed =
+      std::find_if(t.planes.begin(), t.planes.end(),
+                   [](const TransferPlane& plane) { return plane.local->is_freed.load(); });
+  if (freed == t.planes.end()) return false;
   take_back(t,
-            invalid_argument("{}: our {}", t.ticket->what(), ground_.regions.why_gone(t.local->id)),
+            invalid_argument("{}: our {}", t.ticket->what(),
+                             ground_.regions.why_gone(freed->local->id)),
             now);
   return true;
 }

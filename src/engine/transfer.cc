@@ -4,13 +4,11 @@
 
 namespace braid::engine {
 
-Transfer::Transfer(Kind kind_in, TicketPtr ticket_in, std::shared_ptr<Region> local_in,
-                   std::shared_ptr<const RegionDescriptor> remote_in,
+Transfer::Transfer(Kind kind_in, TicketPtr ticket_in, std::vector<TransferPlane> planes_in,
                    std::vector<Stretch> stretches_in)
     : kind(kind_in),
       ticket(std::move(ticket_in)),
-      local(std::move(local_in)),
-      remote(std::move(remote_in)),
+      planes(std::move(planes_in)),
       stretches(std::move(stretches_in)),
       word(sys::random_key()) {
   for (const Stretch& s : stretches) bytes += s.bytes;
@@ -19,23 +17,38 @@ Transfer::Transfer(Kind kind_in, TicketPtr ticket_in, std::shared_ptr<Region> lo
 
 Transfer::~Transfer() {
   word.store(0, std::memory_order_seq_cst);
-  if (local != nullptr) --local->num_uses;
+  for (const TransferPlane& plane : planes) --plane.local->num_uses;
 }
 
-Stretch Transfer::take_piece(uint64_t most_bytes) {
-  Stretch piece;
+bool Transfer::names(uint64_t remote_region) const {
+  return std::any_of(planes.begin(), planes.end(), [&](const TransferPlane& plane) {
+    return plane.remote->id == remote_region;
+  });
+}
+
+uint32_t Transfer::plane_of(size_t stretch) const {
+  const auto found =
+      std::upper_bound(planes.begin(), planes.end(), stretch,
+                       [](size_t at, const TransferPlane& p) { return at < p.stretches_end; });
+  return static_cast<uint32_t>(found - planes.begin());
+}
+
+Piece Transfer::take_piece(uint64_t most_bytes) {
+  Piece piece;
   if (!again_.empty()) {
     piece = again_.back();
     again_.pop_back();
     if (piece.bytes > most_bytes) {
-      again_.push_back({piece.source_address + most_bytes, piece.target_offset + most_bytes,
-                        piece.bytes - most_bytes});
+      again_.push_back({{piece.source_address + most_bytes, piece.target_offset + most_bytes,
+                         piece.bytes - most_bytes},
+                        piece.plane});
       piece.bytes = most_bytes;
     }
   } else {
     const Stretch& whole = stretches[next_];
-    piece = {whole.source_address + done_of_next_, whole.target_offset + done_of_next_,
-             std::min(most_bytes, whole.bytes - done_of_next_)};
+    piece = {{whole.source_address + done_of_next_, whole.target_offset + done_of_next_,
+              std::min(most_bytes, whole.bytes - done_of_next_)},
+             plane_of(next_)};
     done_of_next_ += piece.bytes;
     if (done_of_next_ == whole.bytes) {
       ++next_;
@@ -46,7 +59,7 @@ Stretch Transfer::take_piece(uint64_t most_bytes) {
   return piece;
 }
 
-void Transfer::give_back(const Stretch& piece) {
+void Transfer::give_back(const Piece& piece) {
   again_.push_back(piece);
   bytes_to_post_ += piece.bytes;
 }

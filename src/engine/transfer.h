@@ -16,6 +16,20 @@
 
 namespace braid::engine {
 
+/// A pair of regions of a transfer, and where in them page 0 of a list lies.
+struct TransferPlane {
+  std::shared_ptr<Region> local;
+  std::shared_ptr<const RegionDescriptor> remote;
+  uint64_t our_offset = 0, their_offset = 0;
+  size_t stretches_end = 0;  // of the transfer's, those of this plane end here
+  uint64_t our_address() const { return reinterpret_cast<uint64_t>(local->base) + our_offset; }
+};
+
+/// Some bytes of a plane.
+struct Piece : Stretch {
+  uint32_t plane = 0;
+};
+
 class Transfer {
  public:
   enum class Kind : uint8_t { kWrite, kRead };
@@ -25,23 +39,24 @@ class Transfer {
     kEnding,   // is being taken back
   };
 
-  /// `local` is in use by it already (Regions::begin_use).
-  Transfer(Kind kind, TicketPtr ticket, std::shared_ptr<Region> local,
-           std::shared_ptr<const RegionDescriptor> remote, std::vector<Stretch> stretches);
+  /// Regions of ours in `planes` are in use by it already (Regions::begin_use); `stretches` are those of
+  /// the first plane, of the second, and so on.
+  Transfer(Kind kind, TicketPtr ticket, std::vector<TransferPlane> planes,
+           std::vector<Stretch> stretches);
   ~Transfer();
   Transfer(const Transfer&) = delete;
   Transfer& operator=(const Transfer&) = delete;
 
   const Kind kind;
   const TicketPtr ticket;
-  const std::shared_ptr<Region> local;  // null: no bytes move
-  const std::shared_ptr<const RegionDescriptor> remote;
+  // None: no bytes move. All are between memory of the same kinds, and with the same peer.
+  const std::vector<TransferPlane> planes;
   const std::vector<Stretch> stretches;
   uint64_t bytes = 0;
   // Pages on the board of the connection, in place of stretches; null: none.
   std::shared_ptr<Listing> listing;
   PageRun pages;
-  uint64_t staged = 0;       // pages of the list that were gathered into slots
+  uint64_t staged = 0;       // pages of all planes, in their order, that were gathered into slots
   bool is_all_told = false;  // the target of this host has all frames of it
   Delivery delivery;
   int64_t deadline_ns = 0;
@@ -58,12 +73,17 @@ class Transfer {
   std::atomic<uint64_t> word;
 
   uint64_t id() const { return ticket->id(); }
+  /// Whether it moves bytes to or from this region of the peer.
+  bool names(uint64_t remote_region) const;
   bool has_pieces() const { return !again_.empty() || next_ < stretches.size(); }
+  /// Of the next piece. Only when has_pieces().
+  uint32_t next_plane() const { return again_.empty() ? plane_of(next_) : again_.back().plane; }
+  uint32_t plane_of(size_t stretch) const;
   uint64_t bytes_to_post() const { return bytes_to_post_; }
   /// The next piece, of at most so many bytes. Only when has_pieces().
-  Stretch take_piece(uint64_t most_bytes);
+  Piece take_piece(uint64_t most_bytes);
   /// A piece that was taken and did not land for certain.
-  void give_back(const Stretch& piece);
+  void give_back(const Piece& piece);
   /// No more pieces will be taken.
   void drop_pieces();
 
@@ -71,7 +91,7 @@ class Transfer {
   size_t next_ = 0;
   uint64_t done_of_next_ = 0;
   uint64_t bytes_to_post_ = 0;
-  std::vector<Stretch> again_;
+  std::vector<Piece> again_;
 };
 
 }  // namespace braid::engine

@@ -79,10 +79,9 @@ struct Lists {
     EXPECT_TRUE(is_ok(copier.open_board({board->fd(), board->bytes()})));
     list = board->list(kPages);
     std::iota(ids.begin(), ids.end(), 0);
-    order.pull.region = region->id;
     order.pull.is_last = true;
-    order.pull.pages = {kPages, list->at(), kPage, reinterpret_cast<uint64_t>(from.data()),
-                        kPage,  0,          kPage, 0};
+    order.pull.planes = {{region->id, 0, reinterpret_cast<uint64_t>(from.data()), 0}};
+    order.pull.pages = {kPages, list->at(), kPage, kPage, kPage, 0};
   }
   Result<bool> advance() { return copier.advance(order); }
 
@@ -117,6 +116,50 @@ TEST(Lists, ABoardWhoseSizeIsNotSealedIsRefused) {
   EXPECT_TRUE(failed(copier.open_board(offer), Code::kInvalidArgument, "is not sealed"));
   ASSERT_EQ(::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK), 0);
   EXPECT_TRUE(is_ok(copier.open_board(offer)));
+}
+
+// Three planes of a third of the pages each: the second does not wait for the first one's last page.
+TEST(Lists, HoldInEveryPlane) {
+  Lists lists;
+  constexpr uint64_t kEach = Lists::kPages / 3, kBytes = kEach * Lists::kPage;
+  Plane plane = lists.order.pull.planes.front();
+  lists.order.pull.pages.count = kEach;
+  lists.order.pull.planes.clear();
+  for (uint64_t i = 0; i < 3; ++i) {
+    lists.order.pull.planes.push_back(plane);
+    plane.source_address += kBytes;
+    plane.target_offset += kBytes;
+  }
+  const std::span ids = std::span(lists.ids).first(kEach);
+  lists.list = lists.board->list(kEach);
+  lists.order.pull.pages.list_at = lists.list->at();
+  EXPECT_FALSE(lists.advance().value()) << "nothing is there yet";
+  lists.list->write(ids, ids);
+  EXPECT_TRUE(lists.advance().value());
+  EXPECT_EQ(lists.order.begun, 3 * kEach);
+  lists.to.resize(3 * kBytes);
+  lists.from.resize(3 * kBytes);
+  EXPECT_EQ(lists.from, lists.to);
+}
+
+// A source that lies of one plane in the middle.
+TEST(Lists, EveryPlaneIsLookedAt) {
+  const auto advance = [](const auto& lie) {
+    Lists lists;
+    lists.order.pull.planes.resize(3, lists.order.pull.planes.front());
+    lists.list->write(lists.ids, lists.ids);
+    lie(lists.order.pull.planes[1]);
+    return lists.advance().status();
+  };
+  EXPECT_TRUE(is_ok(advance([](Plane&) {})));
+  EXPECT_TRUE(failed(advance([](Plane& plane) { plane.target_offset = 1; }),
+                     Code::kInvalidArgument, "page 63 of 512 bytes lies outside of region 1"));
+  EXPECT_TRUE(failed(advance([](Plane& plane) { plane.target_offset = UINT64_MAX; }),
+                     Code::kInvalidArgument, "lies outside of region 1"));
+  EXPECT_TRUE(failed(advance([](Plane& plane) { plane.region = 77; }), Code::kInvalidArgument,
+                     "there is no region 77"));
+  EXPECT_TRUE(failed(advance([](Plane& plane) { plane.source_region = 7; }),
+                     Code::kInvalidArgument, "region 7 of the source was not lent"));
 }
 
 TEST(Lists, APageOutsideIsRefusedWhenItIsRead) {

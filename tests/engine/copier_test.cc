@@ -15,7 +15,7 @@ TEST(Copier, OneLongStretchIsCopiedInRounds) {
   auto region = ground.regions.add(to.data(), kBytes, -1);
   ASSERT_TRUE(is_ok(region));
   CopyOrder order;
-  order.pull.region = (*region)->id;
+  order.pull.planes = {{(*region)->id, 0, 0, 0}};
   order.pull.is_last = true;
   order.pull.stretches = {{reinterpret_cast<uint64_t>(from.data()), 0, kBytes}};
   Copier copier(ground);

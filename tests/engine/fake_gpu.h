@@ -27,9 +27,12 @@ inline Status copy_pages(const sys::LaunchShape& shape, std::span<void*> argumen
 }
 
 /// And braid_copy_page_list.
+inline std::atomic<uint64_t> page_lists = 0;  // launches
 inline Status copy_page_list(const sys::LaunchShape& shape, std::span<void*> arguments) {
   const PageJob job = *static_cast<PageJob*>(arguments[0]);
   EXPECT_EQ(shape.num_threads, kPageThreads);
+  EXPECT_EQ(shape.num_blocks, job.blocks_each * job.num_planes);
+  ++page_lists;
   const auto* entries = reinterpret_cast<const PageEntry*>(job.list);
   for (uint32_t i = 0; i < job.count; ++i) {
     const PageEntry entry = job.list == 0 ? PageEntry() : entries[i];
@@ -39,11 +42,14 @@ inline Status copy_page_list(const sys::LaunchShape& shape, std::span<void*> arg
                                        : job.first_place + i;
     };
     const uint64_t from = number(job.from_key), to = number(job.to_key);
-    if (from > job.from_most || to > job.to_most)
+    if (from > job.from_most || to > job.to_most) {
       *reinterpret_cast<uint32_t*>(job.trouble) = 1;
-    else
-      std::memcpy(reinterpret_cast<void*>(job.to + to * job.to_stride),
-                  reinterpret_cast<const void*>(job.from + from * job.from_stride), job.page_bytes);
+      continue;
+    }
+    for (const PlaneEnds& ends : std::span(job.planes, job.num_planes))
+      std::memcpy(reinterpret_cast<void*>(ends.to + to * job.to_stride),
+                  reinterpret_cast<const void*>(ends.from + from * job.from_stride),
+                  job.page_bytes);
   }
   return {};
 }
@@ -91,7 +97,7 @@ class OfOneGpu : public testing::Test {
     cuda.define_kernel("braid_copy_pages", copy_pages);
     cuda.define_kernel("braid_copy_page_list", copy_page_list);
     cuda.define_kernel("braid_fetch_list", fetch_list);
-    fetched = 0;
+    fetched = page_lists = 0;
     EXPECT_TRUE(is_ok(cuda.use_device(0)));
     a = make("a");
     b = make("b");

@@ -81,6 +81,145 @@ TEST_F(GpuMemory, AListOfLongPagesIsBroughtToTheGpuFirst) {
   expect_all_arrive((8 << 10) + 16, 3000, 2 * 3000);
 }
 
+/// Of OnGpu's content, the last page first.
+std::vector<std::byte> pattern_backwards(uint64_t page_bytes, uint64_t num_pages, uint32_t salt) {
+  const std::vector<std::byte> forwards = pattern(page_bytes * num_pages, salt);
+  std::vector<std::byte> out;
+  for (uint64_t i = num_pages; i-- != 0;)
+    out.insert(out.end(), forwards.begin() + static_cast<long>(i * page_bytes),
+               forwards.begin() + static_cast<long>((i + 1) * page_bytes));
+  return out;
+}
+
+/// Layers that are allocations of their own: the same pages of all of them, in one call.
+struct LayersOnGpu {
+  LayersOnGpu(sys::FakeCuda& cuda, Engine& a, Engine& b, uint64_t page_bytes, uint64_t num_pages,
+              size_t count)
+      : ids(num_pages), places(num_pages) {
+    std::iota(ids.begin(), ids.end(), 0);
+    places.assign(ids.rbegin(), ids.rend());
+    list.page_bytes = page_bytes;
+    list.source_ids = ids;
+    list.target_ids = places;
+    for (uint32_t i = 0; i < count; ++i) {
+      from.push_back(std::make_unique<OnGpu>(cuda, a, page_bytes * num_pages, 2 * i));
+      to.push_back(std::make_unique<OnGpu>(cuda, b, page_bytes * num_pages, 2 * i + 1));
+      planes.push_back({from[i]->region, import_from(a, to[i]->descriptor)});
+    }
+  }
+  void clear() {
+    for (const auto& each : to) std::memset(each->memory(), 0, each->bytes);
+  }
+  bool has_arrived() const {
+    for (size_t plane = 0; plane < planes.size(); ++plane)
+      for (size_t i = 0; i < ids.size(); ++i)
+        if (std::memcmp(from[plane]->memory() + ids[i] * list.page_bytes,
+                        to[plane]->memory() + places[i] * list.page_bytes, list.page_bytes) != 0)
+          return false;
+    return true;
+  }
+  std::vector<uint64_t> ids, places;
+  std::vector<std::unique_ptr<OnGpu>> from, to;
+  std::vector<PagePlane> planes;
+  PageList list;
+};
+
+TEST_F(GpuMemory, PagesOfManyPlanesAreOneKernel) {
+  constexpr uint64_t kPages = 30;
+  constexpr size_t kPlanes = 80;
+  LayersOnGpu layers(cuda, *a, *b, 512, kPages, kPlanes);
+  for (int round = 0; round < 3; ++round) {
+    layers.clear();
+    ASSERT_TRUE(is_ok(wait(a->write_pages(layers.planes, layers.list, under(3)))));
+    EXPECT_TRUE(layers.has_arrived());
+    EXPECT_EQ(b->count(3), kPages * kPlanes);
+    b->discard(3);
+    EXPECT_EQ(page_lists, round);
+  }
+  EXPECT_EQ(a->stats().pages_listed, 2 * kPages * kPlanes);
+  EXPECT_EQ(fetched, 2 * kPages) << "each entry is read once for all planes";
+  for (const auto& each : layers.from) std::memset(each->memory(), 0, each->bytes);
+  layers.list.source_ids = layers.places;
+  layers.list.target_ids = layers.ids;
+  ASSERT_TRUE(is_ok(wait(a->read_pages(layers.planes, layers.list))));
+  EXPECT_TRUE(layers.has_arrived());
+  EXPECT_EQ(layers.to[7]->content(), pattern_backwards(512, kPages, 14));
+}
+
+TEST_F(GpuMemory, APlaneThatLiesMovesNothingOfItsPage) {
+  LayersOnGpu layers(cuda, *a, *b, 512, 40, 5);
+  ASSERT_TRUE(is_ok(wait(a->write_pages(layers.planes, layers.list))));
+  layers.clear();
+  auto larger = std::make_shared<RegionDescriptor>(*layers.planes[3].theirs);
+  larger->bytes *= 2;  // what the target knows is what counts
+  layers.planes[3].theirs = larger;
+  layers.planes[3].their_offset = 512;
+  EXPECT_TRUE(failed(wait(a->write_pages(layers.planes, layers.list, under(3))),
+                     Code::kInvalidArgument, "lies outside of region 1, 2, 3, 4, 5"));
+  EXPECT_EQ(b->count(3), 0);
+}
+
+// By the source's stage: whole planes that fit into a slot go together, longer ones one after another.
+TEST_F(GpuMemory, PlanesOfTheHostGoThroughTheStage) {
+  for (const auto& [page_bytes, num_pages] :
+       {std::pair<uint64_t, uint64_t>{4096, 100}, {40 << 10, 2000}, {600 << 10, 40}}) {
+    constexpr size_t kPlanes = 6;
+    std::vector<uint64_t> ids(num_pages), places(num_pages);
+    std::iota(ids.begin(), ids.end(), 0);
+    places.assign(ids.rbegin(), ids.rend());
+    std::vector<std::unique_ptr<Memory>> from;
+    std::vector<std::unique_ptr<OnGpu>> to;
+    std::vector<PagePlane> planes;
+    for (uint32_t i = 0; i < kPlanes; ++i) {
+      from.push_back(std::make_unique<Memory>(*a, page_bytes * num_pages, 2 * i));
+      to.push_back(std::make_unique<OnGpu>(cuda, *b, page_bytes * num_pages, 2 * i + 1));
+      planes.push_back({from[i]->region, import_from(*a, to[i]->descriptor)});
+    }
+    PageList list;
+    list.page_bytes = page_bytes;
+    list.source_ids = ids;
+    list.target_ids = places;
+    const uint64_t before = a->stats().bytes_staged;
+    for (int round = 0; round < 2; ++round) {
+      for (const auto& each : to) std::memset(each->memory(), 0, each->bytes);
+      ASSERT_TRUE(is_ok(wait(a->write_pages(planes, list, under(8)))));
+      EXPECT_EQ(b->count(8), kPlanes * num_pages);
+      b->discard(8);
+      for (size_t plane = 0; plane < kPlanes; ++plane)
+        for (uint64_t i = 0; i < num_pages; ++i)
+          ASSERT_EQ(0, std::memcmp(from[plane]->bytes.data() + i * page_bytes,
+                                   to[plane]->memory() + places[i] * page_bytes, page_bytes));
+    }
+    EXPECT_EQ(a->stats().bytes_staged - before, 2 * kPlanes * num_pages * page_bytes);
+    // And back, through the target's pinned slots.
+    for (const auto& each : from) std::fill(each->bytes.begin(), each->bytes.end(), std::byte{0});
+    list.source_ids = places;
+    list.target_ids = ids;
+    ASSERT_TRUE(is_ok(wait(a->read_pages(planes, list))));
+    for (size_t plane = 0; plane < kPlanes; ++plane)
+      for (uint64_t i = 0; i < num_pages; ++i)
+        ASSERT_EQ(0, std::memcmp(from[plane]->bytes.data() + i * page_bytes,
+                                 to[plane]->memory() + places[i] * page_bytes, page_bytes));
+    for (const auto& each : from) ASSERT_TRUE(is_ok(a->unregister(*each->region, in_seconds(5))));
+  }
+}
+
+TEST_F(GpuMemory, PlanesOfTwoKindsOfMemoryAreRefused) {
+  OnGpu on_gpu(cuda, *a, 4096, 1), to(cuda, *b, 4096, 2);
+  Memory on_host(*a, 4096, 3), host_there(*b, 4096, 4);
+  const RemoteRegion gpu = import_from(*a, to.descriptor), host = import(*a, host_there);
+  const std::vector<uint64_t> ids = {0};
+  PageList list;
+  list.page_bytes = 512;
+  list.source_ids = list.target_ids = ids;
+  const std::vector<PagePlane> ours = {{on_gpu.region, gpu}, {on_host.region, gpu}};
+  EXPECT_TRUE(failed(a->write_pages(ours, list).status(), Code::kInvalidArgument,
+                     "plane 1: our region 2 is memory of the host, that of plane 0 of a GPU"));
+  const std::vector<PagePlane> theirs = {{on_gpu.region, host}, {on_gpu.region, gpu}};
+  EXPECT_TRUE(failed(a->write_pages(theirs, list).status(), Code::kInvalidArgument,
+                     "plane 1: region 1 of 'b' is memory of a GPU, that of plane 0 of the host"));
+}
+
 // What the source says of its pages is believed by nobody: neither the list nor its bounds.
 class AListThatLies : public GpuMemory, public testing::WithParamInterface<uint64_t> {};
 INSTANTIATE_TEST_SUITE_P(PagesOf, AListThatLies, testing::Values(512, 16 << 10));
@@ -187,7 +326,7 @@ struct ByHand {
     const auto content = pattern(kBytes, 1);
     std::memcpy(region->base, content.data(), kBytes);
     fetch.transfer = 1;
-    fetch.region = region->id;
+    fetch.planes = {{region->id, 0, 0, 0}};
     fetch.word_address = reinterpret_cast<uint64_t>(&word);
     fetch.word = word;
     fetch.is_last = true;

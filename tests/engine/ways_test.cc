@@ -81,6 +81,186 @@ TEST_P(Ways, PagesGoWhereTheirNumbersSay) {
   EXPECT_EQ(b->count(9), 0);
 }
 
+/// Regions of two engines, and what a call of all of them is to make of the second one's.
+struct Layers {
+  static constexpr uint64_t kPage = 2048, kPages = 40, kPadding = 64;
+  Layers(Engine& ours, Engine& theirs, size_t count, uint32_t salt) {
+    for (uint32_t i = 0; i < count; ++i) {
+      here.push_back(std::make_unique<Memory>(ours, kPage * kPages + i * kPadding, salt + 2 * i));
+      there.push_back(std::make_unique<Memory>(theirs, 2 * kPage * kPages, salt + 2 * i + 1));
+      planes.push_back(
+          {here[i]->region, import(ours, *there[i]), i * kPadding, (count - i) * kPadding});
+    }
+  }
+  PageList list(const std::vector<uint64_t>& sources, const std::vector<uint64_t>& targets) const {
+    PageList out;
+    out.page_bytes = kPage;
+    out.source_ids = sources;
+    out.target_ids = targets;
+    return out;
+  }
+  /// Copies as a call does, in planes from .. to.
+  static void copy(std::vector<std::byte>& to, uint64_t to_offset, const std::vector<std::byte>& from,
+                   uint64_t from_offset, const std::vector<uint64_t>& to_ids,
+                   const std::vector<uint64_t>& from_ids) {
+    for (size_t i = 0; i < to_ids.size(); ++i)
+      std::copy_n(from.begin() + static_cast<long>(from_offset + from_ids[i] * kPage), kPage,
+                  to.begin() + static_cast<long>(to_offset + to_ids[i] * kPage));
+  }
+  std::vector<std::unique_ptr<Memory>> here, there;
+  std::vector<PagePlane> planes;
+};
+
+// The first time as stretches, then, on one host, by a list.
+TEST_P(Ways, PagesOfManyPlanesAreOneTransfer) {
+  constexpr size_t kPlanes = 7;
+  std::mt19937 random(13);
+  Layers layers(*a, *b, kPlanes, 50);
+  for (int round = 0; round < 3; ++round) {
+    const std::vector<uint64_t> sources = shuffled(25, Layers::kPages, random);
+    const std::vector<uint64_t> targets = shuffled(25, Layers::kPages, random);
+    std::vector<std::vector<std::byte>> expected;
+    for (size_t i = 0; i < kPlanes; ++i) {
+      expected.push_back(layers.there[i]->bytes);
+      Layers::copy(expected[i], layers.planes[i].their_offset, layers.here[i]->bytes,
+                   layers.planes[i].our_offset, targets, sources);
+    }
+    TransferOptions options = under(9);
+    options.notification = "all of them";
+    auto arrived = b->expect(9, 25 * kPlanes);
+    ASSERT_TRUE(is_ok(
+        wait(a->write_pages(layers.planes, layers.list(sources, targets), std::move(options)))));
+    ASSERT_TRUE(is_ok(wait(arrived)));
+    for (size_t i = 0; i < kPlanes; ++i) ASSERT_EQ(layers.there[i]->bytes, expected[i]) << i;
+    EXPECT_EQ(b->count(9), 0);
+    EXPECT_EQ(b->take_notification(in_seconds(20))->bytes, "all of them");
+    EXPECT_FALSE(b->take_notification(Deadline::at_ns(0)).has_value());
+  }
+  EXPECT_EQ(a->stats().transfers_done, 3);
+  EXPECT_EQ(a->stats().bytes_written, 3 * 25 * kPlanes * Layers::kPage);
+  EXPECT_EQ(a->stats().pages_listed, GetParam().is_local ? 2 * 25 * kPlanes : 0);
+}
+
+TEST_P(Ways, PagesOfManyPlanesAreRead) {
+  constexpr size_t kPlanes = 5;
+  std::mt19937 random(14);
+  Layers layers(*a, *b, kPlanes, 90);
+  for (int round = 0; round < 2; ++round) {
+    const std::vector<uint64_t> sources = shuffled(30, Layers::kPages, random);
+    const std::vector<uint64_t> targets = shuffled(30, Layers::kPages, random);
+    std::vector<std::vector<std::byte>> expected;
+    for (size_t i = 0; i < kPlanes; ++i) {
+      expected.push_back(layers.here[i]->bytes);
+      Layers::copy(expected[i], layers.planes[i].our_offset, layers.there[i]->bytes,
+                   layers.planes[i].their_offset, targets, sources);
+    }
+    ASSERT_TRUE(is_ok(wait(a->read_pages(layers.planes, layers.list(sources, targets)))));
+    for (size_t i = 0; i < kPlanes; ++i) ASSERT_EQ(layers.here[i]->bytes, expected[i]) << i;
+  }
+}
+
+// Planes with fewer pages than a list is worth, as many planes as there may be, and no page at all.
+TEST_P(Ways, FewPagesOfAsManyPlanesAsThereMayBe) {
+  Layers layers(*a, *b, kMostPlanes, 200);
+  for (const std::vector<uint64_t>& ids :
+       {std::vector<uint64_t>{3, 2}, std::vector<uint64_t>{7}, std::vector<uint64_t>{}}) {
+    ASSERT_TRUE(is_ok(wait(a->write_pages(layers.planes, layers.list(ids, ids), under(4)))));
+    EXPECT_EQ(b->count(4), kMostPlanes * ids.size());
+    b->discard(4);
+    for (size_t i = 0; i < kMostPlanes; ++i) {
+      std::vector<std::byte> expected = layers.there[i]->bytes;
+      Layers::copy(expected, layers.planes[i].their_offset, layers.here[i]->bytes,
+                   layers.planes[i].our_offset, ids, ids);
+      ASSERT_EQ(layers.there[i]->bytes, expected) << i;
+    }
+  }
+}
+
+TEST_P(Ways, APlaneThatIsWrongIsNamed) {
+  Layers layers(*a, *b, 5, 20);
+  auto c = engines.make("c");
+  Memory stranger(*c, 100'000, 9), foreign(*b, 100'000, 10);
+  const std::vector<uint64_t> ids = {0, Layers::kPages - 1};
+  std::vector<std::vector<std::byte>> before;
+  for (const auto& memory : layers.there) before.push_back(memory->bytes);
+  const auto refusal = [&](const auto& spoil) {
+    std::vector<PagePlane> planes = layers.planes;
+    spoil(planes);
+    const auto begun = a->write_pages(planes, layers.list(ids, ids), under(1));
+    EXPECT_FALSE(begun.ok());
+    return begun.status();
+  };
+  EXPECT_TRUE(failed(refusal([](auto& planes) { planes[3].our_offset += 1; }),
+                     Code::kInvalidArgument,
+                     "write_pages: plane 3: page 1 of the list, number 39, lies outside of our "
+                     "region"));
+  EXPECT_TRUE(failed(refusal([](auto& planes) { planes[2].their_offset = UINT64_MAX; }),
+                     Code::kInvalidArgument, "write_pages: plane 2: page 0 of the list"));
+  EXPECT_TRUE(failed(refusal([](auto& planes) { planes[4].ours = nullptr; }),
+                     Code::kInvalidArgument, "plane 4: it has no region of ours"));
+  EXPECT_TRUE(failed(refusal([](auto& planes) { planes[1].theirs = nullptr; }),
+                     Code::kInvalidArgument, "plane 1: it has no region of a peer"));
+  EXPECT_TRUE(failed(refusal([&](auto& planes) { planes[1].theirs = import(*a, stranger); }),
+                     Code::kInvalidArgument, "plane 1: region 1 of 'c' is not of the peer"));
+  EXPECT_TRUE(failed(refusal([&](auto& planes) { planes[1].ours = foreign.region; }),
+                     Code::kInvalidArgument, "is another engine's"));
+  EXPECT_TRUE(failed(refusal([](auto& planes) { planes.clear(); }), Code::kInvalidArgument,
+                     "asked for 1 to 192 planes, found 0"));
+  EXPECT_TRUE(failed(refusal([](auto& planes) { planes.resize(193, planes[0]); }),
+                     Code::kInvalidArgument, "asked for 1 to 192 planes, found 193"));
+  ASSERT_TRUE(is_ok(wait(a->write_pages(layers.planes, layers.list({}, {}), under(1)))));
+  for (size_t i = 0; i < before.size(); ++i) EXPECT_EQ(layers.there[i]->bytes, before[i]);
+  EXPECT_EQ(b->count(1), 0);
+  for (const auto& memory : layers.here)  // none of them is in use
+    EXPECT_TRUE(is_ok(a->unregister(*memory->region, in_seconds(20))));
+}
+
+// One in the middle: nothing is counted, the memory is not touched, and the others go on.
+TEST_P(Ways, APlaneWhoseRegionIsGoneEndsTheTransfer) {
+  Layers layers(*a, *b, 5, 30);
+  std::vector<uint64_t> ids(Layers::kPages);
+  std::iota(ids.begin(), ids.end(), 0);
+  const PageList list = layers.list(ids, ids);
+  for (int round = 0; round < 2; ++round)
+    ASSERT_TRUE(is_ok(wait(a->write_pages(layers.planes, list, under(1)))));
+  ASSERT_TRUE(is_ok(b->unregister(*layers.there[2]->region, in_seconds(20))));
+  auto& gone = layers.there[2]->bytes;
+  std::fill(gone.begin(), gone.end(), std::byte{0x77});
+  EXPECT_TRUE(failed(wait(a->write_pages(layers.planes, list, under(2))), Code::kInvalidArgument,
+                     "region 3 of 'b' was unregistered"));
+  EXPECT_EQ(b->count(2), 0);
+  EXPECT_TRUE(std::all_of(gone.begin(), gone.end(), [](std::byte x) { return x == std::byte{0x77}; }));
+  layers.planes.erase(layers.planes.begin() + 2);
+  EXPECT_TRUE(is_ok(wait(a->write_pages(layers.planes, list, under(3)))));
+  EXPECT_EQ(b->count(3), 4 * Layers::kPages);
+}
+
+// The same while transfers are under way: each is whole and counted, or neither.
+TEST_P(Ways, AMiddleRegionIsFreeWhenUnregisterReturns) {
+  std::vector<uint64_t> ids(Layers::kPages);
+  std::iota(ids.begin(), ids.end(), 0);
+  for (int round = 0; round < 6; ++round) {
+    Layers layers(*a, *b, 5, 40);
+    const PageList list = layers.list(ids, ids);
+    std::vector<Result<TicketPtr>> tickets;
+    for (int i = 0; i < 20; ++i) tickets.push_back(a->write_pages(layers.planes, list, under(2)));
+    std::this_thread::sleep_for(std::chrono::microseconds(300 * round));
+    ASSERT_TRUE(is_ok(b->unregister(*layers.there[2]->region, in_seconds(20))));
+    auto& gone = layers.there[2]->bytes;
+    std::fill(gone.begin(), gone.end(), std::byte{0x55});
+    uint64_t num_done = 0;
+    for (const auto& ticket : tickets) {
+      const Status ended = wait(ticket);
+      num_done += ended.ok();
+      EXPECT_TRUE(ended.ok() || ended.code() == Code::kInvalidArgument) << ended.to_string();
+    }
+    EXPECT_EQ(b->count(2), num_done * 5 * Layers::kPages);
+    b->discard(2);
+    EXPECT_TRUE(
+        std::all_of(gone.begin(), gone.end(), [](std::byte x) { return x == std::byte{0x55}; }));
+  }
+}
+
 TEST_P(Ways, ReadsBringWhatIsThere) {
   std::mt19937 random(12);
   Memory here(*a, 500'000, 7), there(*b, 600'000, 8);

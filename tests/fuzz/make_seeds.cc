@@ -50,10 +50,18 @@ void engine_seeds() {
   write(target, "lend", engine::encode(engine::Loan{.region = 2, .handle = std::string(64, 'h')}));
   write(target, "pull",
         engine::encode(engine::Pull{.transfer = 9,
-                                    .region = 2,
                                     .is_last = true,
                                     .delivery = delivery,
+                                    .planes = {{2, 0, 0, 0}},
                                     .stretches = {{4096, 0, 512}, {8192, 512, 512}}}));
+  write(target, "pull_pages",
+        engine::encode(engine::Pull{.transfer = 9,
+                                    .word_address = 64,
+                                    .word = 77,
+                                    .is_last = true,
+                                    .delivery = delivery,
+                                    .planes = {{2, 5, 4096, 0}, {3, 6, 8192, 512}},
+                                    .pages = {.count = 20, .list_at = 2, .page_bytes = 512}}));
   write(target, "fence", engine::encode(engine::Fence{.rail = 1, .regions = {2, 3}}));
   write(target, "done", engine::encode(engine::Done{.transfers = {9, 10}}));
   write(target, "refused",
