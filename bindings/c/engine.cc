@@ -166,6 +166,24 @@ Result<engine::TransferOptions> transfer_of(const char* function,
   return out;
 }
 
+Result<std::vector<engine::PagePlane>> planes_of(const char* function,
+                                                 const braid_page_plane* planes, size_t count) {
+  static_assert(BRAID_ENGINE_MOST_PLANES == engine::kMostPlanes);
+  if (count > BRAID_ENGINE_MOST_PLANES)
+    return braid::invalid_argument("{}: {} planes, {} are the limit", function, count,
+                                   BRAID_ENGINE_MOST_PLANES);
+  std::vector<engine::PagePlane> out;
+  for (size_t i = 0; i < count; ++i) {
+    const braid_page_plane& plane = planes[i];
+    if (plane.region == nullptr || plane.remote == nullptr)
+      return braid::invalid_argument("{}: plane {}: its {} is NULL", function, i,
+                                     plane.region == nullptr ? "region" : "remote");
+    out.push_back(
+        {plane.region->region, plane.remote->region, plane.region_offset, plane.remote_offset});
+  }
+  return out;
+}
+
 Result<engine::PageList> pages_of(const char* function, const braid_page_list* given) {
   braid_page_list all{};
   BRAID_RETURN_IF_ERROR(adopt(function, given, all));
@@ -385,6 +403,36 @@ braid_code braid_engine_read_pages(braid_engine* self, const braid_region* targe
     });
   };
   return on_engine(self, __func__, {{"target", target}, {"source", source}, {"pages", pages}}, run);
+}
+
+braid_code braid_engine_write_planes(braid_engine* self, const braid_page_plane* planes,
+                                     size_t num_planes, const braid_page_list* pages,
+                                     const braid_transfer_options* options, braid_ticket** ticket) {
+  const auto run = [&](engine::Engine& e) -> Status {
+    BRAID_ASSIGN_OR_RETURN(const engine::PageList list,
+                           pages_of("braid_engine_write_planes", pages));
+    BRAID_ASSIGN_OR_RETURN(const std::vector<engine::PagePlane> all,
+                           planes_of("braid_engine_write_planes", planes, num_planes));
+    return begin("braid_engine_write_planes", options, ticket, [&](engine::TransferOptions told) {
+      return e.write_pages(all, list, std::move(told));
+    });
+  };
+  return on_engine(self, __func__, {{"planes", planes}, {"pages", pages}}, run);
+}
+
+braid_code braid_engine_read_planes(braid_engine* self, const braid_page_plane* planes,
+                                    size_t num_planes, const braid_page_list* pages,
+                                    const braid_transfer_options* options, braid_ticket** ticket) {
+  const auto run = [&](engine::Engine& e) -> Status {
+    BRAID_ASSIGN_OR_RETURN(const engine::PageList list,
+                           pages_of("braid_engine_read_planes", pages));
+    BRAID_ASSIGN_OR_RETURN(const std::vector<engine::PagePlane> all,
+                           planes_of("braid_engine_read_planes", planes, num_planes));
+    return begin("braid_engine_read_planes", options, ticket, [&](engine::TransferOptions told) {
+      return e.read_pages(all, list, std::move(told));
+    });
+  };
+  return on_engine(self, __func__, {{"planes", planes}, {"pages", pages}}, run);
 }
 
 braid_code braid_engine_signal(braid_engine* self, const braid_peer* peer, uint32_t immediate,

@@ -148,18 +148,35 @@ auto ask(const PyEngine& self, Ask&& question) {
 }
 
 engine::PageList list_of(uint64_t page_bytes, const Ids& source_ids, const Ids& target_ids,
-                         uint64_t source_stride, uint64_t target_stride, uint64_t source_offset,
-                         uint64_t target_offset) {
+                         uint64_t source_stride, uint64_t target_stride) {
   engine::PageList list;
   list.page_bytes = page_bytes;
   list.source_ids = {source_ids.data(), source_ids.size()};
   list.target_ids = {target_ids.data(), target_ids.size()};
   list.source_stride = source_stride;
   list.target_stride = target_stride;
-  list.source_offset = source_offset;
-  list.target_offset = target_offset;
   return list;
 }
+
+using Remote = std::shared_ptr<engine::RegionDescriptor>;
+
+/// What a list of pages holds in: of each of the four one, which is all planes', or one for each plane.
+struct Planes {
+  const std::vector<const PyRegion*>& ours;
+  const std::vector<Remote>& theirs;
+  const Ids &our_offsets, &their_offsets;
+
+  std::vector<engine::PagePlane> each() const {
+    const size_t count =
+        std::max({ours.size(), theirs.size(), our_offsets.size(), their_offsets.size()});
+    const auto of = [](const auto& all, size_t i) { return all.data()[all.size() == 1 ? 0 : i]; };
+    std::vector<engine::PagePlane> out;
+    out.reserve(count);
+    for (size_t i = 0; i < count; ++i)
+      out.push_back({of(ours, i)->region, of(theirs, i), of(our_offsets, i), of(their_offsets, i)});
+    return out;
+  }
+};
 
 std::optional<nb::tuple> as_tuple(const std::optional<engine::Message>& message) {
   if (!message) return {};
@@ -229,8 +246,6 @@ void register_parts(nb::module_& module) {
       .def_prop_ro("gpu_address", [](const PyWatch& w) { return w.get().address(); });
 }
 
-using Remote = std::shared_ptr<engine::RegionDescriptor>;
-
 void register_transfers(nb::class_<PyEngine>& type) {
   type.def(
       "write",
@@ -260,17 +275,19 @@ void register_transfers(nb::class_<PyEngine>& type) {
       nb::arg().none());
   type.def(
       "pages",
-      [](const PyEngine& self, bool is_read, const PyRegion& local, const Remote& remote,
-         uint64_t page_bytes, const Ids& source_ids, const Ids& target_ids, uint64_t source_stride,
-         uint64_t target_stride, uint64_t source_offset, uint64_t target_offset,
-         std::optional<uint32_t> imm, const nb::bytes& notification, int64_t timeout_ns,
-         const nb::object& callback) {
+      [](const PyEngine& self, bool is_read, const std::vector<const PyRegion*>& ours,
+         const std::vector<Remote>& theirs, uint64_t page_bytes, const Ids& source_ids,
+         const Ids& target_ids, uint64_t source_stride, uint64_t target_stride,
+         const Ids& our_offsets, const Ids& their_offsets, std::optional<uint32_t> imm,
+         const nb::bytes& notification, int64_t timeout_ns, const nb::object& callback) {
         auto options = options_of(imm, notification, timeout_ns, callback);
-        const engine::PageList list = list_of(page_bytes, source_ids, target_ids, source_stride,
-                                              target_stride, source_offset, target_offset);
+        const engine::PageList list =
+            list_of(page_bytes, source_ids, target_ids, source_stride, target_stride);
+        const std::vector<engine::PagePlane> planes =
+            Planes{ours, theirs, our_offsets, their_offsets}.each();
         return begin(self, [&](engine::Engine& e) {
-          return is_read ? e.read_pages(local.region, remote, list, std::move(options))
-                         : e.write_pages(local.region, remote, list, std::move(options));
+          return is_read ? e.read_pages(planes, list, std::move(options))
+                         : e.write_pages(planes, list, std::move(options));
         });
       },
       nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),

@@ -85,6 +85,17 @@ typedef struct braid_page_list {
   uint64_t target_offset;
 } braid_page_list;
 
+/* A place at which a list of pages holds: a layer of a KV cache, ours and the peer's. Offsets are added
+ * to those of the list. */
+typedef struct braid_page_plane {
+  const braid_region* region;
+  const braid_remote* remote;
+  uint64_t region_offset;
+  uint64_t remote_offset;
+} braid_page_plane;
+
+#define BRAID_ENGINE_MOST_PLANES 192
+
 /* --- life --- */
 
 BRAID_API braid_code braid_engine_defaults(braid_engine_options* options, size_t size);
@@ -146,6 +157,17 @@ BRAID_API braid_code braid_engine_read_pages(braid_engine* engine, const braid_r
                                              const braid_page_list* pages,
                                              const braid_transfer_options* options,
                                              braid_ticket** ticket);
+/* The same pages of several planes in one transfer: each page of each plane counts, behind all bytes. At
+ * most BRAID_ENGINE_MOST_PLANES, all with one peer; the regions are all of the host or all of the GPU,
+ * and so are the remotes. BRAID_INVALID_ARGUMENT names the plane that is wrong. */
+BRAID_API braid_code braid_engine_write_planes(braid_engine* engine, const braid_page_plane* planes,
+                                               size_t num_planes, const braid_page_list* pages,
+                                               const braid_transfer_options* options,
+                                               braid_ticket** ticket);
+BRAID_API braid_code braid_engine_read_planes(braid_engine* engine, const braid_page_plane* planes,
+                                              size_t num_planes, const braid_page_list* pages,
+                                              const braid_transfer_options* options,
+                                              braid_ticket** ticket);
 /* Adds one to the immediate's count at the peer; of the options timeout and callback. */
 BRAID_API braid_code braid_engine_signal(braid_engine* engine, const braid_peer* peer,
                                          uint32_t immediate, const braid_transfer_options* options,

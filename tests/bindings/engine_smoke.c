@@ -127,6 +127,20 @@ static void move(struct end* e) { /* the parent's part */
   CHECK_OK(braid_engine_read_pages(e->engine, e->region, e->remote, &pages, NULL, &ticket));
   wait_for(ticket);
   for (int i = 0; i < kPage; ++i) CHECK(e->memory[60 * kPage + i] == value(2, 4 * kPage + i));
+  /* Two planes of one region, with offsets of their own. */
+  const braid_page_plane planes[] = {{e->region, e->remote, 5 * kPage, 70 * kPage},
+                                     {e->region, e->remote, 6 * kPage, 80 * kPage}};
+  const uint64_t none[] = {0}, third[] = {3};
+  pages.source_ids = none;
+  pages.target_ids = third;
+  pages.count = 1;
+  with.immediate = 10;
+  CHECK_OK(braid_engine_write_planes(e->engine, planes, 2, &pages, &with, &ticket));
+  wait_for(ticket);
+  CHECK_OK(braid_engine_read_planes(e->engine, planes, 2, &pages, NULL, &ticket));
+  wait_for(ticket);
+  for (int i = 0; i < kPage; ++i) CHECK(e->memory[8 * kPage + i] == value(2, 70 * kPage + i));
+  for (int i = 0; i < kPage; ++i) CHECK(e->memory[9 * kPage + i] == value(2, 80 * kPage + i));
   CHECK_OK(braid_engine_signal(e->engine, e->peer, 9, NULL, &ticket));
   wait_for(ticket);
   CHECK_OK(braid_engine_send(e->engine, e->peer, "hello", 5, NULL, NULL));
@@ -146,6 +160,11 @@ static void look(struct end* e) { /* the child's part */
   CHECK(flag == 1);
   for (int i = 0; i < kPage; ++i) CHECK(e->memory[99 * kPage + i] == value(1, kPage + i));
   CHECK(e->memory[51 * kPage] == value(2, 51 * kPage));
+  CHECK_OK(braid_engine_expect(e->engine, 10, 2, NULL, NULL, NULL, &ticket));
+  wait_for(ticket);
+  for (int i = 0; i < kPage; ++i) CHECK(e->memory[73 * kPage + i] == value(1, 5 * kPage + i));
+  for (int i = 0; i < kPage; ++i) CHECK(e->memory[83 * kPage + i] == value(1, 6 * kPage + i));
+  CHECK(e->memory[74 * kPage] == value(2, 74 * kPage));
   CHECK_OK(braid_engine_expect(e->engine, 9, 1, NULL, NULL, NULL, &ticket));
   wait_for(ticket);
   CHECK_OK(braid_engine_count(e->engine, 7, &count));
@@ -181,6 +200,16 @@ static void make_mistakes(struct end* e) {
   pages.count = 1;
   CHECK_FAILS(braid_engine_write_pages(e->engine, e->region, e->remote, &pages, NULL, NULL),
               BRAID_INVALID_ARGUMENT, "source_ids is NULL");
+  pages.count = 0;
+  const braid_page_plane planes[] = {{e->region, e->remote, 0, 0}, {e->region, NULL, 0, 0}};
+  CHECK_FAILS(braid_engine_write_planes(e->engine, planes, 2, &pages, NULL, NULL),
+              BRAID_INVALID_ARGUMENT, "plane 1: its remote is NULL");
+  CHECK_FAILS(braid_engine_write_planes(e->engine, NULL, 2, &pages, NULL, NULL),
+              BRAID_INVALID_ARGUMENT, "planes is NULL");
+  CHECK_FAILS(braid_engine_read_planes(e->engine, planes, 0, &pages, NULL, NULL),
+              BRAID_INVALID_ARGUMENT, "asked for 1 to 192 planes, found 0");
+  CHECK_FAILS(braid_engine_read_planes(e->engine, planes, 193, &pages, NULL, NULL),
+              BRAID_INVALID_ARGUMENT, "193 planes, 192 are the limit");
   pages.size = 1000;
   CHECK_FAILS(braid_engine_read_pages(e->engine, e->region, e->remote, &pages, NULL, NULL),
               BRAID_INVALID_ARGUMENT, "options of 1000 bytes");

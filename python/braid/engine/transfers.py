@@ -1,8 +1,11 @@
 """What an engine begins: each call checks its arguments and gives a ticket; nothing waits."""
 
 import os
-from collections.abc import Iterable
-from typing import Any, TypeVar
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeAlias, TypeVar
+
+import numpy as np
+import numpy.typing as npt
 
 from braid import _braid
 from braid.engine import values
@@ -13,6 +16,12 @@ from braid.engine.words import ScatterPart
 from braid.errors import InvalidArgument
 
 T = TypeVar("T")
+
+MOST_PLANES = 192
+"""Of one call; as src/engine/copy_pages.h has it."""
+
+Offsets: TypeAlias = Sequence[int] | npt.NDArray[Any]
+"""One for each plane."""
 
 _MOST_KEPT = 4096
 
@@ -100,16 +109,16 @@ class Transfers:
 
     def write_pages(
         self,
-        src: Region,
-        dst: Descriptor,
+        src: Region | Sequence[Region],
+        dst: Descriptor | Sequence[Descriptor],
         page_bytes: int,
         src_ids: Ids,
         dst_ids: Ids,
         *,
         src_stride: int | None = None,
         dst_stride: int | None = None,
-        src_offset: int = 0,
-        dst_offset: int = 0,
+        src_offset: int | Offsets = 0,
+        dst_offset: int | Offsets = 0,
         imm: int | None = None,
         notify: bytes = b"",
         timeout: float | None = None,
@@ -119,15 +128,25 @@ class Transfers:
 
         src_ids, dst_ids: [n] whole numbers. Page k lies at offset + k * stride; strides are
         page_bytes when left out. Each page counts 1 under `imm`.
+
+        Pages of several *planes* (the layers of a KV cache, each an allocation of its own) move in
+        one transfer: `src`, `dst`, `src_offset`, `dst_offset` are then lists of one length, of
+        which any may be one value for all planes. src_ids[i] of src[p] goes to dst_ids[i] of
+        dst[p], for all i and p, and each page of each plane counts. At most MOST_PLANES, all with
+        one peer; src[p] are all of the host or all of the GPU, and so are dst[p]. A plane costs a
+        microsecond at the most, where a call costs forty. InvalidArgument names the plane.
         """
+        ours, theirs, our_offsets, their_offsets = self._planes(
+            "write_pages", ("src", src, src_offset), ("dst", dst, dst_offset)
+        )
         core = self._live().pages(
             False,
-            self._mine(src, "write_pages: src"),
-            self._remote(dst, "write_pages: dst"),
+            ours,
+            theirs,
             *_list("write_pages", page_bytes, src_ids, dst_ids),
             *_strides("write_pages", page_bytes, src_stride, dst_stride),
-            values.whole(src_offset, "write_pages: src_offset"),
-            values.whole(dst_offset, "write_pages: dst_offset"),
+            our_offsets,
+            their_offsets,
             values.immediate(imm, "write_pages"),
             values.octets(notify, "write_pages: notify"),
             values.nanoseconds(timeout, "write_pages", 0),
@@ -137,29 +156,34 @@ class Transfers:
 
     def read_pages(
         self,
-        dst: Region,
-        src: Descriptor,
+        dst: Region | Sequence[Region],
+        src: Descriptor | Sequence[Descriptor],
         page_bytes: int,
         dst_ids: Ids,
         src_ids: Ids,
         *,
         dst_stride: int | None = None,
         src_stride: int | None = None,
-        dst_offset: int = 0,
-        src_offset: int = 0,
+        dst_offset: int | Offsets = 0,
+        src_offset: int | Offsets = 0,
         notify: bytes = b"",
         timeout: float | None = None,
         callback: Callback | None = None,
     ) -> Ticket:
-        """Page src_ids[i] of a peer's region to page dst_ids[i] of `dst`, as write_pages()."""
+        """Page src_ids[i] of a peer's region to page dst_ids[i] of `dst`, as write_pages(): also of
+        several planes.
+        """
+        ours, theirs, our_offsets, their_offsets = self._planes(
+            "read_pages", ("dst", dst, dst_offset), ("src", src, src_offset)
+        )
         core = self._live().pages(
             True,
-            self._mine(dst, "read_pages: dst"),
-            self._remote(src, "read_pages: src"),
+            ours,
+            theirs,
             *_list("read_pages", page_bytes, src_ids, dst_ids),
             *_strides("read_pages", page_bytes, src_stride, dst_stride),
-            values.whole(src_offset, "read_pages: src_offset"),
-            values.whole(dst_offset, "read_pages: dst_offset"),
+            our_offsets,
+            their_offsets,
             None,
             values.octets(notify, "read_pages: notify"),
             values.nanoseconds(timeout, "read_pages", 0),
@@ -289,6 +313,56 @@ class Transfers:
             )
         return core
 
+    def _planes(
+        self,
+        what: str,
+        ours: tuple[str, Region | Sequence[Region], int | Offsets],
+        theirs: tuple[str, Descriptor | Sequence[Descriptor], int | Offsets],
+    ) -> tuple[list[_braid.engine.Region], list[_braid.engine.Remote], Any, Any]:
+        """Each side is a name, what it has, and where in it. Of each one, or one for each plane."""
+        (our_name, regions, our_offset), (their_name, remotes, their_offset) = ours, theirs
+        all_ours = self._all_mine(regions, f"{what}: {our_name}")
+        all_theirs = self._all_remote(remotes, f"{what}: {their_name}")
+        our_offsets = _offsets(our_offset, f"{what}: {our_name}_offset")
+        their_offsets = _offsets(their_offset, f"{what}: {their_name}_offset")
+        found = {
+            our_name: len(all_ours),
+            their_name: len(all_theirs),
+            f"{our_name}_offset": our_offsets.size,
+            f"{their_name}_offset": their_offsets.size,
+        }
+        most = max(found.values())
+        if any(count not in (1, most) for count in found.values()):
+            sizes = ", ".join(f"{count} in {name}" for name, count in found.items())
+            raise InvalidArgument(f"{what}: asked for as many planes in each list, found {sizes}")
+        return all_ours, all_theirs, our_offsets, their_offsets
+
+    def _all_mine(
+        self, regions: Region | Sequence[Region], what: str
+    ) -> list[_braid.engine.Region]:
+        if isinstance(regions, Region) or not isinstance(regions, Iterable):
+            return [self._mine(regions, what)]
+        each = list(regions)
+        known = self._regions
+        cores = [one._core for one in each if type(one) is Region]
+        if len(cores) == len(each) and all(known.get(core.id) is core for core in cores):
+            return cores  # many, and quickly
+        return [self._mine(one, f"{what}: plane {number}") for number, one in enumerate(each)]
+
+    def _all_remote(
+        self, descriptors: Descriptor | Sequence[Descriptor], what: str
+    ) -> list[_braid.engine.Remote]:
+        is_one = isinstance(descriptors, Descriptor | bytes)
+        if is_one or not isinstance(descriptors, Iterable):
+            return [self._remote(descriptors, what)]
+        each = list(descriptors)
+        known = self._remotes
+        found = [known.get(one.data) for one in each if type(one) is Descriptor]
+        remotes = [remote for remote in found if remote is not None]
+        if len(remotes) == len(each):
+            return remotes
+        return [self._remote(one, f"{what}: plane {number}") for number, one in enumerate(each)]
+
     def _remote(self, descriptor: Descriptor | bytes, what: str) -> _braid.engine.Remote:
         data = _data(descriptor, Descriptor, what)
         found = self._remotes.get(data)
@@ -335,6 +409,12 @@ def _bytes(nbytes: int | None, local: _braid.engine.Region, begin: int, what: st
     if nbytes is None:
         return max(0, local.nbytes - begin)
     return values.whole(nbytes, f"{what}: nbytes")
+
+
+def _offsets(value: int | Offsets, what: str) -> Any:  # noqa: ANN401
+    if isinstance(value, np.ndarray | list | tuple):
+        return values.ids(value, what, "offsets")
+    return np.array([values.whole(value, what)], np.uint64)
 
 
 def _list(what: str, page_bytes: int, src_ids: Ids, dst_ids: Ids) -> tuple[int, Any, Any]:

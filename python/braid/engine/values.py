@@ -70,13 +70,13 @@ def octets(value: bytes | bytearray | memoryview, what: str) -> bytes:
     return bytes(value)
 
 
-def ids(value: Ids, what: str) -> npt.NDArray[np.uint64]:
-    """Page numbers [n], uint64, contiguous."""
+def ids(value: Ids, what: str, kind: str = "page numbers") -> npt.NDArray[np.uint64]:
+    """Page numbers [n], or others of that kind: uint64, contiguous."""
     try:
         array = np.asarray(value)
     except Exception as error:  # another library's tensor may raise anything
         found = f"{type(value).__name__}: {error}"
-        raise InvalidArgument(f"{what}: asked for page numbers, found {found}") from error
+        raise InvalidArgument(f"{what}: asked for {kind}, found {found}") from error
     if array.ndim == 1 and array.dtype == np.uint64:
         return np.ascontiguousarray(array)
     if array.ndim != 1:
@@ -84,7 +84,7 @@ def ids(value: Ids, what: str) -> npt.NDArray[np.uint64]:
     if array.size == 0:
         return np.empty(0, np.uint64)
     if array.dtype.kind not in "iuf":
-        raise InvalidArgument(f"{what}: asked for page numbers, found elements of {array.dtype}")
+        raise InvalidArgument(f"{what}: asked for {kind}, found elements of {array.dtype}")
     _refuse_strange(array, what)
     return np.ascontiguousarray(array, np.uint64)
 

@@ -20,6 +20,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from braid import letters
 from braid.engine import Engine, Message, values
 from braid.errors import Cancelled, Error, Exhausted, InvalidArgument, Timeout
@@ -28,7 +30,7 @@ from braid.kv.cache import PagedCache
 from braid.kv.ending import log
 from braid.kv.layout import Layout, Slice, consumers, cover, whole_group
 from braid.kv.load import Load, Order, Prefill, Source
-from braid.kv.places import Move, PageIds, both, check_pages, moves
+from braid.kv.places import Move, PageIds, both, check_pages, moves, regions_of
 from braid.kv.sources import Sources
 
 _TAGS_FROM = 1 << 31  # the lower half of the immediates is the user's
@@ -371,33 +373,31 @@ class Decoder(Sources):
         assert load.remote_pages is not None
         here, there = self.cache.layout.first_layer, source.layout.first_layer
         places = both(part.layers, self.cache.places, here, source.places, there)
-        nbytes = part.heads * self.cache.layout.head_bytes
         try:
             check_pages(load.remote_pages, source.pages, f"{load.what}: at '{source.name}'")
         except InvalidArgument as error:
             self._fail(load, error)
-        for move in moves(places, nbytes, load.pages, load.remote_pages):
+        for move in moves(places, load.pages, load.remote_pages):
             if load.failure is None:
                 self._read_move(load, source, part, move)
 
     def _read_move(self, load: Load, source: Source, part: Slice, move: Move) -> None:
         head_bytes = self.cache.layout.head_bytes
-        pages = move.ours.ids.size
         try:
             ticket = self.engine.read_pages(
-                self.cache.regions[move.ours.region],
-                source.regions[move.theirs.region],
+                regions_of(move.ours, self.cache.regions),
+                regions_of(move.theirs, source.regions),
                 part.heads * head_bytes,
                 move.ours.ids,
                 move.theirs.ids,
                 dst_stride=move.ours.stride,
                 src_stride=move.theirs.stride,
-                dst_offset=move.ours.offset + part.target_head * head_bytes,
-                src_offset=move.theirs.offset + part.source_head * head_bytes,
+                dst_offset=move.ours.offsets + np.uint64(part.target_head * head_bytes),
+                src_offset=move.theirs.offsets + np.uint64(part.source_head * head_bytes),
             )
             load.reads.add(ticket)
-            self.counters.add("pages", pages)
-            self.counters.add("bytes", pages * part.heads * head_bytes)
+            self.counters.add("pages", move.pages)
+            self.counters.add("bytes", move.pages * part.heads * head_bytes)
         except Error as error:
             self._fail(load, error)
 

@@ -19,7 +19,7 @@ from braid.kv.counters import Counters
 from braid.kv.ending import Ending
 from braid.kv.flying import Flying
 from braid.kv.layout import Layout, Slice
-from braid.kv.places import Move, PageIds, Place, both, is_any_twice, moves, named
+from braid.kv.places import Move, PageIds, Place, both, is_any_twice, moves, named, regions_of
 
 
 @dataclass(slots=True)
@@ -160,10 +160,9 @@ class Handover(Ending):
         """Of the pages span[0] to span[1] of the request, in as few calls as there can be."""
         begin, end = span
         here, there = self._cache.layout.first_layer, consumer.link.layout.first_layer
-        nbytes = part.heads * self._cache.layout.head_bytes
         places = both(layers, self._cache.places, here, consumer.link.places, there)
         theirs = consumer.pages[begin - consumer.first_page : end - consumer.first_page]
-        for move in moves(places, nbytes, self.pages[begin:end], theirs):
+        for move in moves(places, self.pages[begin:end], theirs):
             self._write_move(consumer, write, part, move)
             moved = self._here(layers[move.layers.start : move.layers.stop])
             consumer.sent[moved] = [end] * len(move.layers)
@@ -173,18 +172,18 @@ class Handover(Ending):
         head_bytes = self._cache.layout.head_bytes
         write(
             consumer,
-            (move.ours.ids.size, part.heads * head_bytes),
+            (move.pages, part.heads * head_bytes),
             partial(
                 write.engine.write_pages,
-                self._cache.regions[move.ours.region],
-                consumer.link.regions[move.theirs.region],
+                regions_of(move.ours, self._cache.regions),
+                regions_of(move.theirs, consumer.link.regions),
                 part.heads * head_bytes,
                 move.ours.ids,
                 move.theirs.ids,
                 src_stride=move.ours.stride,
                 dst_stride=move.theirs.stride,
-                src_offset=move.ours.offset + part.source_head * head_bytes,
-                dst_offset=move.theirs.offset + part.target_head * head_bytes,
+                src_offset=move.ours.offsets + np.uint64(part.source_head * head_bytes),
+                dst_offset=move.theirs.offsets + np.uint64(part.target_head * head_bytes),
                 imm=consumer.tag,
             ),
         )

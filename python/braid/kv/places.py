@@ -1,22 +1,21 @@
 """Where layers lie in registered memory, and which of them one call of the engine moves together.
 
-A call costs as much as it takes to copy many pages, whatever it moves. Layers of one allocation lie
-at equal distances mostly, one behind the other or page by page; then pages of several layers are
-pages of one list, numbered in steps that fit both the distance and the stride.
+A call costs as much as it takes to copy many pages, whatever it moves. So layers go in one call, as
+planes of it: the same pages of each, wherever each lies.
 """
 
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
-from math import gcd
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from braid import letters
+from braid.engine.transfers import MOST_PLANES
 from braid.errors import InvalidArgument
 
 PageIds = npt.NDArray[np.uint64]
+T = TypeVar("T")
 MOST_PAGES = 1 << 16
 """Of a call: some more find room on the engine's board (src/engine/board.h) beside them."""
 FIRST_PAGES = 1 << 13
@@ -87,10 +86,12 @@ def named(ids: PageIds) -> str:
 
 
 class Side(NamedTuple):
-    """One end of a call, as Engine.write_pages() takes it."""
+    """One end of a call, as Engine.write_pages() takes it: a region and an offset for each layer,
+    or one region that all have.
+    """
 
-    region: int
-    offset: int
+    regions: int | list[int]
+    offsets: PageIds
     stride: int
     ids: PageIds
 
@@ -102,64 +103,46 @@ class Move(NamedTuple):
     ours: Side
     theirs: Side
 
+    @property
+    def pages(self) -> int:
+        return len(self.layers) * self.ours.ids.size
+
 
 def moves(
-    layers: Sequence[tuple[Place, Place]], page_bytes: int, our_ids: PageIds, their_ids: PageIds
+    layers: Sequence[tuple[Place, Place]], our_ids: PageIds, their_ids: PageIds
 ) -> Iterator[Move]:
-    """The calls that move `page_bytes` of the pages our_ids[i] and their_ids[i] of all layers."""
+    """The calls that move the pages our_ids[i] and their_ids[i] of all layers, which are planes of
+    a call each.
+    """
     begin = 0
     while begin < len(layers):
-        most = max(1, (MOST_PAGES if begin else FIRST_PAGES) // max(1, our_ids.size))
-        steps = _steps(layers[begin], layers[begin + 1 : begin + 2], page_bytes)
-        count = 1 if steps is None else _count(layers[begin : begin + most], *steps)
-        our_step, their_step = steps or (0, 0)
+        most = (MOST_PAGES if begin else FIRST_PAGES) // max(1, our_ids.size)
+        some = layers[begin : begin + min(MOST_PLANES, max(1, most))]
+        count = _count(some)
+        ours, theirs = zip(*some[:count], strict=True)
         yield Move(
-            range(begin, begin + count),
-            _side(layers[begin][0], our_step, count, our_ids),
-            _side(layers[begin][1], their_step, count, their_ids),
+            range(begin, begin + count), _side(ours, our_ids), _side(theirs, their_ids)
         )
         begin += count
 
 
-def _count(layers: Sequence[tuple[Place, Place]], our_step: int, their_step: int) -> int:
-    """How many from the first on lie at these distances."""
-    (our, our_begin, our_stride), (their, their_begin, their_stride) = layers[0]
-    for count, (ours, theirs) in enumerate(layers):
-        if ours != (our, our_begin + count * our_step, our_stride):
-            return count
-        if theirs != (their, their_begin + count * their_step, their_stride):
-            return count
-    return len(layers)
+def _count(layers: Sequence[tuple[Place, Place]]) -> int:
+    """How many from the first on have its strides."""
+    strides = [(ours.stride, theirs.stride) for ours, theirs in layers]
+    if strides.count(strides[0]) == len(strides):
+        return len(strides)
+    return next(n for n, each in enumerate(strides) if each != strides[0])
 
 
-def _steps(
-    first: tuple[Place, Place], second: Sequence[tuple[Place, Place]], page_bytes: int
-) -> tuple[int, int] | None:
-    """From layer to layer on both sides; None where pages of several cannot be numbered."""
-    if not second:
-        return None
-    ours, theirs = map(_step, first, second[0], (page_bytes, page_bytes))
-    return (ours, theirs) if ours and theirs else None
+def _side(places: Sequence[Place], ids: PageIds) -> Side:
+    regions = [place.region for place in places]
+    is_one = regions.count(regions[0]) == len(regions)
+    offsets = np.array([place.offset for place in places], np.uint64)
+    return Side(regions[0] if is_one else regions, offsets, places[0].stride, ids)
 
 
-def _step(first: Place, second: Place, page_bytes: int) -> int:
-    """0: they have none."""
-    step = second.offset - first.offset
-    is_step = second.region == first.region and second.stride == first.stride and step > 0
-    return step if is_step and gcd(step, first.stride) >= page_bytes else 0
-
-
-def _side(first: Place, step: int, count: int, ids: PageIds) -> Side:
-    if count == 1:
-        return Side(first.region, first.offset, first.stride, ids)
-    unit = gcd(step, first.stride)
-    if unit < first.stride:
-        ids = ids * np.uint64(first.stride // unit)
-    numbers = np.add.outer(_begins(count, step // unit), ids)
-    return Side(first.region, first.offset, unit, numbers.reshape(-1))
-
-
-@lru_cache(maxsize=256)
-def _begins(count: int, step: int) -> PageIds:
-    """Of layers at equal distances; they are the same for every request."""
-    return np.arange(count, dtype=np.uint64) * np.uint64(step)
+def regions_of(side: Side, regions: Sequence[T]) -> T | list[T]:
+    """As a call takes them, of all that `side` counts by."""
+    if isinstance(side.regions, int):
+        return regions[side.regions]
+    return [regions[number] for number in side.regions]

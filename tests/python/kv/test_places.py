@@ -1,4 +1,4 @@
-"""Layers that lie together go in one call, each page to where it belongs; others go one by one."""
+"""Layers go in one call, wherever they lie, each page to where it belongs."""
 
 import random
 
@@ -9,7 +9,7 @@ from kv_peers import LAYOUT, PAGES, Side, fill, is_right
 import braid
 from braid import kv
 from braid.kv.cache import LayerMemory, blocks_of
-from braid.kv.places import MOST_PAGES, Place, moves, places_from
+from braid.kv.places import MOST_PAGES, MOST_PLANES, Place, moves, places_from, regions_of
 
 LIMIT_S = 30
 IDS = np.array([5, 0, 3], np.uint64)
@@ -25,45 +25,58 @@ APART = [Place(n, 0, 64) for n in range(4)]
 ODD = [Place(0, n * 1000, 64) for n in range(4)]
 
 
+OTHER = [Place(0, n * 10 * 80, 80) for n in range(4)]
+
+
 @pytest.mark.parametrize(
     ("ours", "theirs", "calls"),
     [
         (BEHIND, BEHIND, 1),
         (BEHIND, BY_PAGE, 1),
         (BY_PAGE, BEHIND, 1),
-        (BEHIND, APART, 4),
-        (APART, BY_PAGE, 4),
-        (BEHIND, ODD, 4),
-        (BEHIND, list(reversed(BEHIND)), 4),
-        (BEHIND, [BEHIND[0], BEHIND[1], BEHIND[3]], 2),
-        (BEHIND, [*BEHIND[:2], *APART[2:]], 3),
+        (BEHIND, APART, 1),
+        (APART, BY_PAGE, 1),
+        (APART, APART, 1),
+        (BEHIND, ODD, 1),
+        (BEHIND, list(reversed(BEHIND)), 1),
+        (BEHIND, [*BEHIND[:2], *APART[2:]], 1),
+        (BEHIND, [*BEHIND[:2], *OTHER[2:]], 2),  # a call has one stride on each side
+        ([*APART[:1], *OTHER[1:]], [*BEHIND[:3], *OTHER[3:]], 3),
     ],
 )
 def test_every_page_of_every_layer_is_moved_once(ours, theirs, calls):
-    pairs = list(zip(ours, theirs, strict=False))
-    found = list(moves(pairs, 64, IDS, IDS[::-1].copy()))
+    pairs = list(zip(ours, theirs, strict=True))
+    found = list(moves(pairs, IDS, IDS[::-1].copy()))
     assert len(found) == calls
     assert [n for move in found for n in move.layers] == list(range(len(pairs)))
+    assert sum(move.pages for move in found) == len(pairs) * IDS.size
     for move in found:
         for side, places, ids in ((move.ours, ours, IDS), (move.theirs, theirs, IDS[::-1])):
-            begins = [side.offset + int(n) * side.stride for n in side.ids]
+            begins = [int(o) + int(n) * side.stride for o in side.offsets for n in side.ids]
             assert begins == expected(places, move.layers, ids)
-            assert side.stride >= 64
-            assert {places[n].region for n in move.layers} == {side.region}
+            named = regions_of(side, "0123")
+            regions = [str(places[n].region) for n in move.layers]
+            assert named == regions or regions == [named] * len(regions)
 
 
 def test_a_call_takes_only_so_many_pages():
     many = np.arange(MOST_PAGES // 2, dtype=np.uint64)
     places = [Place(0, n * MOST_PAGES * 8, 8) for n in range(5)]
-    found = list(moves(list(zip(places, places, strict=True)), 8, many, many))
+    found = list(moves(list(zip(places, places, strict=True)), many, many))
     assert [len(move.layers) for move in found] == [1, 2, 2]
-    assert max(move.ours.ids.size for move in found) <= MOST_PAGES
+    assert max(move.pages for move in found) <= MOST_PAGES
+
+
+def test_a_call_takes_only_so_many_planes():
+    places = [Place(n, 0, 8) for n in range(2 * MOST_PLANES + 1)]
+    found = list(moves(list(zip(places, places, strict=True)), IDS, IDS))
+    assert [len(move.layers) for move in found] == [MOST_PLANES, MOST_PLANES, 1]
 
 
 def test_the_first_call_may_be_shorter(monkeypatch):
     monkeypatch.setattr("braid.kv.places.FIRST_PAGES", 2 * IDS.size + 1)
     places = [Place(0, n * 64 * 8, 8) for n in range(7)]
-    found = list(moves(list(zip(places, places, strict=True)), 8, IDS, IDS))
+    found = list(moves(list(zip(places, places, strict=True)), IDS, IDS))
     assert [move.layers for move in found] == [range(2), range(2, 7)]
 
 
@@ -100,8 +113,10 @@ def test_places_of_a_peer_that_are_none(found):
 
 
 def cut(shape_first):
-    """Layers of one array: the axis of layers first or second."""
+    """Layers of one array, the axis of layers first or second; or of one each, with room behind."""
     page = (LAYOUT.heads, LAYOUT.page_tokens, LAYOUT.token_bytes)
+    if shape_first == "apart":
+        return [np.zeros((PAGES + n, *page), np.uint8)[:PAGES] for n in range(LAYOUT.layers)]
     if shape_first == "layers":
         return list(np.zeros((LAYOUT.layers, PAGES, *page), np.uint8))
     whole = np.zeros((PAGES, LAYOUT.layers, *page), np.uint8)
@@ -124,11 +139,12 @@ def cut_sides(monkeypatch):
 
 
 @pytest.mark.parametrize("is_push", [True, False])
-@pytest.mark.parametrize("there", ["layers", "pages"])
-@pytest.mark.parametrize("here", ["layers", "pages"])
+@pytest.mark.parametrize("there", ["layers", "pages", "apart"])
+@pytest.mark.parametrize("here", ["layers", "pages", "apart"])
 def test_all_layers_of_a_request_are_one_transfer(cut_sides, there, here, is_push):
     prefill, decode = cut_sides(kv.Prefiller, there), cut_sides(kv.Decoder, here)
-    assert len(prefill.cache.regions) == len(decode.cache.regions) == 1
+    for side, axis in ((prefill, there), (decode, here)):
+        assert len(side.cache.regions) == (LAYOUT.layers if axis == "apart" else 1)
     prefill_from = decode.role.connect([prefill.engine.address], LIMIT_S)
     theirs, ours = (random.Random(seed).sample(range(PAGES), 20) for seed in (1, 2))
     for page in theirs:
@@ -137,7 +153,13 @@ def test_all_layers_of_a_request_are_one_transfer(cut_sides, there, here, is_pus
     begun = []
     whole = mover.write_pages if is_push else mover.read_pages
     name = "write_pages" if is_push else "read_pages"
-    setattr(mover, name, lambda *a, **k: begun.append(len(a[3])) or whole(*a, **k))
+    offsets = ("src_offset", "dst_offset")
+
+    def note(*given, **named):
+        begun.append((len(given[3]), *(len(named[each]) for each in offsets)))
+        return whole(*given, **named)
+
+    setattr(mover, name, note)
     tokens = 20 * LAYOUT.page_tokens
     handover = prefill.role.begin("r", theirs, tokens, is_computed=True)
     if is_push:
@@ -146,7 +168,7 @@ def test_all_layers_of_a_request_are_one_transfer(cut_sides, there, here, is_pus
         load = decode.role.pull("r", prefill_from, theirs, ours)
     load.wait(LIMIT_S)
     handover.wait(LIMIT_S)
-    assert begun == [20 * LAYOUT.layers]
+    assert begun == [(20, LAYOUT.layers, LAYOUT.layers)]
     for page, source in zip(ours, theirs, strict=True):
         assert is_right(decode.layers, LAYOUT, page, source)
     rest = np.setdiff1d(np.arange(PAGES), ours)

@@ -16,6 +16,7 @@ from braid.bench.engine.window import Window
 
 _NS = 1_000_000_000
 _MOST_PAGES = 1 << 16  # of a call
+_WHOLE = np.zeros(1, np.uint64)  # both regions, from their beginning
 
 
 class Peer:
@@ -110,8 +111,8 @@ class Peer:
     ) -> Any:  # noqa: ANN401
         """The ticket of one call."""
         return self.engine.pages(
-            False, self.region, self.remote, word["page_bytes"], source_ids, target_ids, 0, 0, 0, 0,
-            word["imm"], b"", 60 * _NS, None,
+            False, [self.region], [self.remote], word["page_bytes"], source_ids, target_ids, 0, 0,
+            _WHOLE, _WHOLE, word["imm"], b"", 60 * _NS, None,
         )  # fmt: skip
 
     def write(self, word: dict[str, Any]) -> dict[str, Any]:

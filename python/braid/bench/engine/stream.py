@@ -34,6 +34,7 @@ def give(
     slot_bytes = memory.nbytes // slots
     rows = memory.reshape(slots, -1)
     places = pattern.base(slot_bytes)
+    whole = np.zeros(1, np.uint64)  # both regions, from their beginning
     ends_ns = monotonic_ns() + int(word["seconds"] * _NS)
     done: list[tuple[int, int]] = []
     troubles: list[str] = []
@@ -48,8 +49,8 @@ def give(
             source_ids, target_ids = _ids(page_bytes, slot_bytes, number)
             start = np.uint64(slot * (slot_bytes // page_bytes))
             tickets[number] = engine.pages(
-                False, region, remote, page_bytes, source_ids + start, target_ids + start, 0, 0, 0,
-                0, number, b"%d %d" % (number, slot), 30 * _NS, None,
+                False, [region], [remote], page_bytes, source_ids + start, target_ids + start, 0, 0,
+                whole, whole, number, b"%d %d" % (number, slot), 30 * _NS, None,
             )  # fmt: skip
             number += 1
             continue
