@@ -10,6 +10,7 @@ namespace {
 
 constexpr size_t kFewestPages = 16;     // fewer travel as ranges anyway
 constexpr size_t kMostPagesARange = 4;  // on the average; with more, ranges are the shorter list
+constexpr uint64_t kLongestPage = 8 << 20;  // what is longer is a range, which the engine cuts
 
 uint64_t distance(uint64_t a, uint64_t b) { return a < b ? b - a : a - b; }
 
@@ -34,7 +35,6 @@ engine::Range range_of(const Place& ours, const engine::Region& our, const Place
 }  // namespace
 
 void Part::find_pages() {
-  if (ranges.size() < kFewestPages) return;
   uint64_t unit = 0, total = 0, longest = 0;
   Steps here, there;
   for (const engine::Range& range : ranges) {
@@ -44,7 +44,8 @@ void Part::find_pages() {
     here.add(range.our_offset, ranges[0].our_offset);
     there.add(range.their_offset, ranges[0].their_offset);
   }
-  if (unit == 0 || total / unit > kMostPagesARange * ranges.size()) return;
+  if (unit == 0 || unit > kLongestPage || total / unit > kMostPagesARange * ranges.size()) return;
+  if (ranges.size() == 1) here.stride = there.stride = unit;
   // A range of several pages has them side by side.
   for (Steps* side : {&here, &there})
     if (longest != unit) side->stride = std::gcd(side->stride, unit);
@@ -60,6 +61,19 @@ void Part::find_pages() {
   ranges.clear();
 }
 
+bool Part::take(const Part& other) {
+  const bool is_same_way = engine == other.engine && ours->device == other.ours->device &&
+                           theirs->device == other.theirs->device &&
+                           theirs->owner.incarnation == other.theirs->owner.incarnation;
+  const bool has_same_pages = page_bytes != 0 && page_bytes == other.page_bytes &&
+                              our_stride == other.our_stride &&
+                              their_stride == other.their_stride && our_ids == other.our_ids &&
+                              their_ids == other.their_ids;
+  if (!is_same_way || !has_same_pages || more.size() + 1 >= engine::kMostPlanes) return false;
+  more.push_back({other.ours, other.theirs, other.our_offset, other.their_offset});
+  return true;
+}
+
 Result<engine::TicketPtr> Part::begin(Operation operation, engine::TransferOptions options) const {
   const bool is_read = operation == Operation::kRead;
   if (page_bytes == 0)
@@ -70,12 +84,12 @@ Result<engine::TicketPtr> Part::begin(Operation operation, engine::TransferOptio
   list.page_bytes = page_bytes;
   list.source_ids = is_read ? their_ids : our_ids;
   list.source_stride = is_read ? their_stride : our_stride;
-  list.source_offset = is_read ? their_offset : our_offset;
   list.target_ids = is_read ? our_ids : their_ids;
   list.target_stride = is_read ? our_stride : their_stride;
-  list.target_offset = is_read ? our_offset : their_offset;
-  return is_read ? engine->read_pages(ours, theirs, list, std::move(options))
-                 : engine->write_pages(ours, theirs, list, std::move(options));
+  std::vector<engine::PagePlane> planes = {{ours, theirs, our_offset, their_offset}};
+  planes.insert(planes.end(), more.begin(), more.end());
+  return is_read ? engine->read_pages(planes, list, std::move(options))
+                 : engine->write_pages(planes, list, std::move(options));
 }
 
 Result<std::unique_ptr<Request>> Request::prepare(Operation operation, const TransferPlaces& local,
@@ -103,8 +117,19 @@ Result<std::unique_ptr<Request>> Request::prepare(Operation operation, const Tra
     }
     out->parts_[found->second].ranges.push_back(range_of(here, *own.region, there, *peer.region));
   }
-  for (Part& part : out->parts_) part.find_pages();
+  if (local.all.size() >= kFewestPages) out->join_parts();
   return out;
+}
+
+// In their order: layers that are registered one by one come one by one, and whatever differs from the
+// part before it begins anew.
+void Request::join_parts() {
+  std::vector<Part> joined;
+  for (Part& part : parts_) {
+    part.find_pages();
+    if (joined.empty() || !joined.back().take(part)) joined.push_back(std::move(part));
+  }
+  parts_ = std::move(joined);
 }
 
 Status Request::post(const std::vector<std::string>& notice, const Tell& tell) {

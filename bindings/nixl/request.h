@@ -3,7 +3,8 @@
 //   prepared --post--> under way --all parts have ended--> done or failed --post--> ...
 //
 // Places between the same two registrations are one part, and one transfer of the engine; pages of
-// one size become a list of pages. One part carries the notification itself. Of several the engine
+// one size become a list of pages, and parts that move the same pages (layers that are registered one by
+// one) become planes of one. One part carries the notification itself. Of several the engine
 // promises no order, so the notification is sent when the last one has ended well, by the engine's
 // thread of callbacks: nobody has to look for it to leave.
 //
@@ -36,7 +37,7 @@ struct PeerMemory final : Memory {
   engine::RemoteRegion region;
 };
 
-/// Ranges between two registrations.
+/// Ranges between two registrations, or pages between several pairs of them.
 struct Part {
   engine::Engine* engine = nullptr;
   std::shared_ptr<engine::Region> ours;
@@ -45,9 +46,12 @@ struct Part {
   // Or, where page_bytes is not 0, pages by number.
   uint64_t page_bytes = 0, our_stride = 0, their_stride = 0, our_offset = 0, their_offset = 0;
   std::vector<uint64_t> our_ids, their_ids;
+  std::vector<engine::PagePlane> more;  // where the same pages move, too
 
   /// Turns ranges of one size at places a whole number of strides apart into pages.
   void find_pages();
+  /// Takes `other` over, if it moves the same pages between memory of the same kinds.
+  bool take(const Part& other);
   Result<engine::TicketPtr> begin(Operation operation, engine::TransferOptions options) const;
 };
 
@@ -61,6 +65,8 @@ class Request final : public Work {
                                                   const TransferPlaces& remote);
   ~Request() override = default;
 
+  /// Of the engine, that one post() begins.
+  size_t num_transfers() const { return parts_.size(); }
   /// `notice`: its parts (notices.h), none for no notification.
   Status post(const std::vector<std::string>& notice, const Tell& tell);
   bool is_done() const;
@@ -82,6 +88,7 @@ class Request final : public Work {
     Status trouble;  // of what could not be begun
   };
   explicit Request(Operation operation) : operation_(operation) {}
+  void join_parts();
   Status begin_parts(const std::vector<std::string>& notice, const Tell& tell);
   static void part_ended(Run& run, const Status& status, const std::vector<std::string>& notice,
                          const Tell& tell);

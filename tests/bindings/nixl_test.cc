@@ -167,6 +167,43 @@ TEST_F(NixlBackend, OneNotificationBehindAllRegistrations) {
   }
 }
 
+// Layers that are registered one by one: the same pages of each, so one transfer; of each others, so not.
+TEST_F(NixlBackend, RegistrationsWithTheSamePagesAreOneTransfer) {
+  constexpr size_t kBlocks = 12, kPages = 32, kPage = 512;
+  blocks(kBlocks, kPages * kPage);
+  for (const size_t count : {size_t{20}, size_t{3}}) {
+    for (const bool is_alike : {true, false}) {
+      Order order;
+      const auto source = [&](size_t block, size_t i) {
+        return (i * 13 + (is_alike ? 0 : block)) % kPages * kPage;
+      };
+      for (size_t i = 0; i < count; ++i)
+        for (size_t block = 0; block < kBlocks; ++block)
+          order.add(near, far, block, source(block, i), i * 7 % kPages * kPage, kPage);
+      for (auto& block : far.blocks) std::fill(block.begin(), block.end(), std::byte{0});
+      auto request = Request::prepare(Operation::kWrite, order.ours, order.theirs);
+      ASSERT_TRUE(request.ok());
+      EXPECT_LE((*request)->num_transfers(), is_alike ? 1 : kBlocks);
+      EXPECT_GE((*request)->num_transfers(), is_alike ? 1 : 2);
+      const TransferWishes wishes = with("all of it");
+      EXPECT_EQ(run(near, Operation::kWrite, order, &wishes), Answer::kDone);
+      EXPECT_EQ(far.listen(1), (Notifications{{"near", "all of it"}}));
+      for (size_t block = 0; block < kBlocks; ++block)
+        for (size_t i = 0; i < count; ++i)
+          ASSERT_EQ(std::memcmp(near.blocks[block].data() + source(block, i),
+                                far.blocks[block].data() + i * 7 % kPages * kPage, kPage),
+                    0);
+      for (auto& block : near.blocks) std::rotate(block.begin(), block.begin() + 5, block.end());
+      EXPECT_EQ(run(near, Operation::kRead, order, nullptr), Answer::kDone);
+      for (size_t block = 0; block < kBlocks; ++block)
+        for (size_t i = 0; i < count; ++i)
+          ASSERT_EQ(std::memcmp(near.blocks[block].data() + source(block, i),
+                                far.blocks[block].data() + i * 7 % kPages * kPage, kPage),
+                    0);
+    }
+  }
+}
+
 TEST_F(NixlBackend, IsPostedAgain) {
   blocks(1, 4096);
   Order order;

@@ -77,6 +77,78 @@ TEST_P(Faults, NothingIsLostOrCountedTwice) {
   }
 }
 
+// A piece that comes back, or flies again, does so between the regions of its own plane.
+TEST_P(Faults, PlanesAreWholeAndCountedOnce) {
+  sys::FakeRules rules;
+  rules.reorder_window = 8;
+  rules.max_delay_polls = 4;
+  Pair pair(rails(2, rules));
+  constexpr uint64_t kPage = 4096, kPages = 24;
+  constexpr size_t kPlanes = 6;
+  std::vector<std::unique_ptr<Memory>> from, to;
+  std::vector<PagePlane> planes;
+  for (uint32_t i = 0; i < kPlanes; ++i) {
+    from.push_back(std::make_unique<Memory>(*pair.a, kPage * kPages, 1));
+    to.push_back(std::make_unique<Memory>(*pair.b, kPage * kPages, 2));
+    planes.push_back({from[i]->region, import(*pair.a, *to[i])});
+  }
+  std::mt19937 random(4);
+  std::vector<uint64_t> ids(kPages), places(kPages);
+  std::iota(ids.begin(), ids.end(), 0);
+  places.assign(ids.rbegin(), ids.rend());
+  PageList list;
+  list.page_bytes = kPage;
+  list.source_ids = ids;
+  list.target_ids = places;
+  for (uint64_t round = 0; round < 8; ++round) {
+    for (uint32_t i = 0; i < kPlanes; ++i) {
+      const auto fresh = pattern(kPage * kPages, static_cast<uint32_t>(100 + kPlanes * round) + i);
+      std::copy(fresh.begin(), fresh.end(), from[i]->bytes.begin());
+    }
+    if (round > 0)
+      for (int i = 0; i < 2; ++i)
+        pair.engines.fabric().inject("a" + std::to_string(random() % 2), random() % 60, GetParam());
+    ASSERT_TRUE(is_ok(wait(pair.a->write_pages(planes, list, under(5)))));
+    ASSERT_EQ(pair.b->count(5), (round + 1) * kPlanes * kPages);
+    for (size_t plane = 0; plane < kPlanes; ++plane)
+      for (uint64_t i = 0; i < kPages; ++i)
+        ASSERT_TRUE(std::equal(from[plane]->region->base + i * kPage,
+                               from[plane]->region->base + (i + 1) * kPage,
+                               to[plane]->region->base + places[i] * kPage));
+  }
+}
+
+TEST(Rails, PlanesWhoseDeadlinePassesAreFreeAgain) {
+  Pair pair(rails(1), 10 * kSecond);
+  constexpr uint64_t kPage = 4096, kPages = 64;
+  std::vector<std::unique_ptr<Memory>> from, to;
+  std::vector<PagePlane> planes;
+  for (uint32_t i = 0; i < 5; ++i) {
+    from.push_back(std::make_unique<Memory>(*pair.a, kPage * kPages, i));
+    to.push_back(std::make_unique<Memory>(*pair.b, kPage * kPages, 9));
+    planes.push_back({from[i]->region, import(*pair.a, *to[i])});
+  }
+  std::vector<uint64_t> ids(kPages);
+  std::iota(ids.begin(), ids.end(), 0);
+  PageList list;
+  list.page_bytes = kPage;
+  list.source_ids = list.target_ids = ids;
+  ASSERT_TRUE(is_ok(wait(pair.a->write_pages(planes, list, under(1)))));
+  pair.engines.fabric().stall("b0");
+  const auto late = pair.a->write_pages(planes, list, under(2, kSecond / 10));
+  ASSERT_TRUE(is_ok(late));
+  EXPECT_TRUE(failed(pair.a->unregister(*from[3]->region, in_seconds(1)), Code::kInvalidArgument,
+                     "transfers of ours use"));
+  EXPECT_TRUE(failed(wait(late), Code::kTimeout, "write_pages of 320 pages of 4096 bytes"));
+  EXPECT_EQ(pair.b->count(2), 0);
+  for (const auto& memory : from)
+    EXPECT_TRUE(is_ok(pair.a->unregister(*memory->region, in_seconds(1))));
+  pair.engines.fabric().resume("b0");
+  for (const auto& memory : to)
+    EXPECT_TRUE(is_ok(pair.b->unregister(*memory->region, in_seconds(20))));
+  EXPECT_EQ(pair.b->count(2), 0);
+}
+
 INSTANTIATE_TEST_SUITE_P(All, Faults,
                          testing::Values(sys::FakeFault::kDrop, sys::FakeFault::kReset,
                                          sys::FakeFault::kZombie, sys::FakeFault::kMute,

@@ -6,6 +6,7 @@ python3 tests/gpu/engine.py 0 1        # the source's GPU and the target's
 """
 
 import ctypes
+import mmap
 import multiprocessing as mp
 import os
 import signal
@@ -23,12 +24,45 @@ import braid
 
 PAGES = (512, 8 << 10, 64 << 10, 1 << 20)
 TOTAL = 64 << 20
+LAYERS = 80
+LAYER_BYTES = 2 << 20
+LAYER_GAP = 4096
+"""Bytes by which the pages of one layer more begin behind the begin of its memory."""
 
 
 def pattern(nbytes: int, salt: int) -> torch.Tensor:
     """Bytes that depend on their place, on the GPU."""
     generator = torch.Generator(device="cuda").manual_seed(salt)
     return torch.randint(0, 256, (nbytes,), dtype=torch.uint8, device="cuda", generator=generator)
+
+
+def layers(place: str, salt: int | None) -> list[torch.Tensor]:
+    """Memory of each layer, an allocation of its own; zeroes without a salt."""
+    if salt is None:
+        made = [torch.zeros(LAYER_BYTES, dtype=torch.uint8, device="cuda") for _ in range(LAYERS)]
+    else:
+        made = [pattern(LAYER_BYTES, salt + number) for number in range(LAYERS)]
+    return made if place == "gpu" else [on_own_pages(each) for each in made]
+
+
+def on_own_pages(memory: torch.Tensor) -> torch.Tensor:
+    """A copy on the host; no other memory shares its pages, of which the driver pins none twice."""
+    copy = torch.frombuffer(mmap.mmap(-1, memory.numel()), dtype=torch.uint8)
+    return copy.copy_(memory)
+
+
+def gap(number: int) -> int:
+    return (number % 3) * LAYER_GAP
+
+
+def pages_of(memory: torch.Tensor, number: int, page: int) -> torch.Tensor:
+    """A layer's pages, on the GPU."""
+    rest = memory[gap(number) :].cuda()
+    return rest[: rest.numel() // page * page].view(-1, page)
+
+
+def pages_in_layer(page: int) -> int:
+    return (LAYER_BYTES - 2 * LAYER_GAP) // page
 
 
 def target(to_source: "Queue[Any]", from_source: "Queue[Any]", gpu: int) -> None:
@@ -38,7 +72,11 @@ def target(to_source: "Queue[Any]", from_source: "Queue[Any]", gpu: int) -> None
         on_host = np.zeros(TOTAL, np.uint8)
         torch.cuda.synchronize()
         regions = {"gpu": engine.register(on_gpu), "host": engine.register(on_host)}
-        to_source.put({name: region.descriptor for name, region in regions.items()})
+        apart = {place: layers(place, None) for place in ("gpu", "host")}
+        found = {name: region.descriptor for name, region in regions.items()}
+        for place, memory in apart.items():
+            found[f"layers {place}"] = [engine.register(each).descriptor for each in memory]
+        to_source.put(found)
         while (asked := from_source.get()) is not None:
             what, place, salt, moves = asked
             if what == "fill":
@@ -48,6 +86,9 @@ def target(to_source: "Queue[Any]", from_source: "Queue[Any]", gpu: int) -> None
                 to_source.put(True)
                 continue
             ids, places, page = moves
+            if what == "layers":
+                to_source.put(check_layers(apart[place], salt, ids, places, page))
+                continue
             expected = torch.zeros(TOTAL, dtype=torch.uint8, device="cuda").view(-1, page)
             source = pattern(TOTAL, salt).view(-1, page)
             expected[torch.as_tensor(places).cuda()] = source[torch.as_tensor(ids).cuda()]
@@ -57,6 +98,21 @@ def target(to_source: "Queue[Any]", from_source: "Queue[Any]", gpu: int) -> None
             on_host[:] = 0
             torch.cuda.synchronize()
             to_source.put(is_right)  # last: the next write may begin then
+
+
+def check_layers(found: list[torch.Tensor], salt: int, ids: Any, places: Any, page: int) -> bool:
+    """Whether every layer has these pages of its own, and nothing else; all is 0 behind it."""
+    is_right = True
+    for number, each in enumerate(found):
+        source = pages_of(pattern(LAYER_BYTES, salt + number), number, page)
+        expected = torch.zeros(LAYER_BYTES, dtype=torch.uint8, device="cuda")
+        pages_of(expected, number, page)[torch.as_tensor(places).cuda()] = source[
+            torch.as_tensor(ids).cuda()
+        ]
+        is_right &= bool(torch.equal(each.cuda(), expected))
+        each.zero_()
+    torch.cuda.synchronize()
+    return is_right
 
 
 def shuffled(count: int, seed: int) -> "np.ndarray[Any, np.dtype[np.uint64]]":
@@ -82,6 +138,48 @@ def check_writes(engine: braid.Engine, remote: dict[str, Any], ask: Any) -> int:
                 )
                 wrong += not is_right
         region.unregister()
+    return wrong
+
+
+def check_planes(engine: braid.Engine, remote: dict[str, Any], ask: Any) -> int:
+    """The same pages of 80 layers that are allocations of their own, in one call; then read back."""
+    wrong = 0
+    gaps = [gap(number) for number in range(LAYERS)]
+    for here, there in (("gpu", "gpu"), ("host", "gpu"), ("gpu", "host"), ("gpu", "gpu")):
+        memory = layers(here, 20)
+        torch.cuda.synchronize()
+        regions = [engine.register(each) for each in memory]
+        theirs = remote[f"layers {there}"]
+        for page in (512, 8 << 10, 64 << 10):
+            count = min(1000, pages_in_layer(page))
+            ids, places = shuffled(count, 1), shuffled(count, 2)
+            engine.write_pages(
+                regions, theirs, page, ids, places, src_offset=gaps, dst_offset=gaps, imm=6
+            ).wait()
+            back = layers(here, None)
+            torch.cuda.synchronize()
+            returned = [engine.register(each) for each in back]
+            engine.read_pages(
+                returned, theirs, page, ids, places, dst_offset=gaps, src_offset=gaps
+            ).wait()
+            is_right = all(
+                torch.equal(
+                    pages_of(one, number, page)[torch.as_tensor(ids.astype(np.int64)).cuda()],
+                    pages_of(other, number, page)[torch.as_tensor(ids.astype(np.int64)).cuda()],
+                )
+                for number, (one, other) in enumerate(zip(back, memory, strict=True))
+            )
+            for region in returned:
+                region.unregister()
+            moves = (ids.astype(np.int64), places.astype(np.int64), page)
+            is_right &= ask("layers", there, 20, moves)
+            print(
+                f"{LAYERS} planes {here} to {there} and back, pages of {page}: "
+                f"{'right' if is_right else 'WRONG'}"
+            )
+            wrong += not is_right
+        for region in regions:
+            region.unregister()
     return wrong
 
 
@@ -221,6 +319,7 @@ def main() -> int:
     with braid.Engine(name="source", device=ours, nics="none") as engine:
         remote = answers.get(timeout=120)
         wrong = check_writes(engine, remote, ask)
+        wrong += check_planes(engine, remote, ask)
         wrong += check_reads(engine, remote, ask)
         wrong += check_watch(engine)
         wrong += check_flag(engine, ours)

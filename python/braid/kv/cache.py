@@ -33,6 +33,10 @@ class LayerMemory:
         return (self.pages - 1) * self.page_stride + page_bytes
 
 
+def _where(memory: LayerMemory) -> str:
+    return "the host" if memory.device is None else f"GPU {memory.device}"
+
+
 def memory_of(array: Array, layout: Layout, what: str) -> LayerMemory:
     """Of an array or tensor [pages, heads here, page_tokens, ...], or without the axis of heads
     where there is one. Pages may lie apart, and the inside of one may not.
@@ -127,7 +131,8 @@ class PagedCache:
 
     places: where each layer here lies in `regions`.
     layers: for each layer here an array or tensor [pages, heads here, page_tokens, ...], or a
-    LayerMemory; the cache keeps them alive. Registered until close().
+    LayerMemory, all of the host or all of one GPU; the cache keeps them alive. Registered until
+    close().
     """
 
     def __init__(self, engine: Engine, layers: Sequence[Any], layout: Layout) -> None:
@@ -147,6 +152,11 @@ class PagedCache:
             for number, layer in enumerate(layers)
         ]
         for number, each in enumerate(self._memory):
+            if each.device != self._memory[0].device:
+                raise InvalidArgument(
+                    f"cache: layer {layout.first_layer + number} is memory of {_where(each)}, "
+                    f"layer {layout.first_layer} of {_where(self._memory[0])}: asked for one"
+                )
             if each.pages > 1 and each.page_stride < layout.page_bytes:
                 raise InvalidArgument(
                     f"cache: layer {layout.first_layer + number}: pages of {layout.page_bytes} "

@@ -96,6 +96,44 @@ def test_reads_bring_what_is_there(engine, other):
     np.testing.assert_array_equal(other("bytes"), theirs)
 
 
+@pytest.mark.parametrize("offsets", [list, tuple, np.int32, np.uint64])
+def test_pages_of_several_planes_are_one_transfer(engine, other, offsets):
+    """Regions of ours, and places of one region there; the first time as stretches, then by a list."""
+    memory = [pattern(20 * PAGE + 7 * n, n) for n in range(5)]
+    regions = [engine.register(each) for each in memory]
+    ours, theirs = ([7 * n for n in range(5)], [40 * PAGE * n for n in range(5)])
+    if offsets not in (list, tuple):
+        ours, theirs = np.array(ours, offsets), np.array(theirs, offsets)
+    expected = pattern(BYTES, 2)
+    sources, targets = [3, 19, 0, 5], [38, 0, 11, 12]
+    for n in range(5):
+        for source, target in zip(sources, targets, strict=True):
+            at = 40 * PAGE * n + target * PAGE
+            begin = 7 * n + source * PAGE
+            expected[at : at + PAGE] = memory[n][begin : begin + PAGE]
+    for round_number in range(2):
+        other.begin("expect", 9 + round_number, 20)
+        ticket = engine.write_pages(
+            regions, other.descriptor, PAGE, sources, targets,
+            src_offset=ours, dst_offset=theirs, imm=9 + round_number,
+        )  # fmt: skip
+        ticket.wait(LIMIT_S)
+        other.answer()
+        np.testing.assert_array_equal(other("bytes"), expected)
+        assert other("count", 9 + round_number) == 0
+    for each in memory:
+        each[:] = 0
+    engine.read_pages(
+        regions, [other.descriptor] * 5, PAGE, sources, targets, dst_offset=ours, src_offset=theirs
+    ).wait(LIMIT_S)
+    for n in range(5):
+        whole = np.zeros_like(memory[n])
+        for source in sources:
+            begin = 7 * n + source * PAGE
+            whole[begin : begin + PAGE] = pattern(whole.size, n)[begin : begin + PAGE]
+        np.testing.assert_array_equal(memory[n], whole)
+
+
 def test_both_write_to_each_other(engine, other):
     memory = pattern(BYTES, 1)
     region = engine.register(memory)

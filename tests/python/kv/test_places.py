@@ -211,6 +211,18 @@ def test_pages_that_overlap_are_named():
         kv.PagedCache(engine, layers, LAYOUT)
 
 
+def test_layers_of_the_host_and_of_a_gpu_are_no_cache():
+    layers = [LayerMemory(4096 * n, 4, LAYOUT.page_bytes) for n in range(LAYOUT.layers)]
+    layers[1] = LayerMemory(4096, 4, LAYOUT.page_bytes, 0)
+    with (
+        braid.Engine("e", nics="none") as engine,
+        pytest.raises(
+            braid.InvalidArgument, match="layer 1 is memory of GPU 0, layer 0 of the host"
+        ),
+    ):
+        kv.PagedCache(engine, layers, LAYOUT)
+
+
 def test_neighbours_that_no_one_region_can_hold(monkeypatch):
     """Two allocations of a GPU may be neighbours."""
     layers = cut("layers")
