@@ -134,7 +134,7 @@ class Transfers:
         which any may be one value for all planes. src_ids[i] of src[p] goes to dst_ids[i] of
         dst[p], for all i and p, and each page of each plane counts. At most MOST_PLANES, all with
         one peer; src[p] are all of the host or all of the GPU, and so are dst[p]. A plane costs a
-        microsecond at the most, where a call costs forty. InvalidArgument names the plane.
+        small part of what a call does. InvalidArgument names the plane.
         """
         ours, theirs, our_offsets, their_offsets = self._planes(
             "write_pages", ("src", src, src_offset), ("dst", dst, dst_offset)
