@@ -83,31 +83,31 @@ Status Copier::check(const Stretch& s, const Region& region) const {
 
 Result<bool> Copier::advance(CopyOrder& order) {
   BRAID_ASSIGN_OR_RETURN(bool moved, land(order));
-  if (!order.has_rest()) return moved;
-  const PageRun& pages = order.pull.pages;
+  const PageRun& pages = order.pull.pages;  // of any count, which times the planes may be 0
   if (pages.count != 0 && (!board_.is_open() || !board_.holds(pages.list_at, pages.count)))
     return invalid_argument("'{}': a list of {} pages at {} of a board that has {} bytes",
                             ground_.self.name, pages.count, pages.list_at, board_.bytes());
+  if (!order.has_rest()) return moved;
   if (!is_wanted(order.pull))
     return cancelled("'{}': the source has taken it back", ground_.self.name);
-  BRAID_ASSIGN_OR_RETURN(const Heres heres, find(order.pull));
+  BRAID_ASSIGN_OR_RETURN(const Pairs pairs, find(order.pull));
   Result<bool> begun = false;
-  if (heres.front().lent != nullptr)
-    begun = copy_by_gpu(order, heres);
-  else if (heres.front().region->device < 0)
-    begun = copy_on_host(order, heres);
+  if (pairs.front().lent != nullptr)
+    begun = copy_by_gpu(order, pairs);
+  else if (pairs.front().region->device < 0)
+    begun = copy_on_host(order, pairs);
   else
-    begun = order.is_fetch ? fetch_through_slot(order, heres) : pull_through_slot(order, heres);
+    begun = order.is_fetch ? fetch_through_slot(order, pairs) : pull_through_slot(order, pairs);
   if (!begun.ok()) return begun.status();
   return moved || *begun;
 }
 
 /// All planes, which go the same way.
-Result<Copier::Heres> Copier::find(const Pull& pull) const {
-  Heres out;
+Result<Copier::Pairs> Copier::find(const Pull& pull) const {
+  Pairs out;
   out.reserve(pull.planes.size());
   for (const Plane& plane : pull.planes) {
-    Here here{ground_.regions.find(plane.region)};
+    Pair here{ground_.regions.find(plane.region)};
     if (here.region == nullptr)
       return invalid_argument("'{}': {}", ground_.self.name,
                               ground_.regions.why_gone(plane.region));
@@ -118,7 +118,7 @@ Result<Copier::Heres> Copier::find(const Pull& pull) const {
                                 plane.source_region);
       here.lent = &lent->second;
     }
-    const Here& first = out.empty() ? here : out.front();
+    const Pair& first = out.empty() ? here : out.front();
     if ((here.lent == nullptr) != (first.lent == nullptr) ||
         here.region->device != first.region->device)
       return invalid_argument("'{}': a pull between memory of several kinds: regions {} and {}",
@@ -129,10 +129,10 @@ Result<Copier::Heres> Copier::find(const Pull& pull) const {
   return out;
 }
 
-Result<bool> Copier::copy_on_host(CopyOrder& order, const Heres& heres) {
+Result<bool> Copier::copy_on_host(CopyOrder& order, const Pairs& pairs) {
   // A slot's worth between two looks at the sockets, and of a long stretch only its beginning: the
   // worker that copied a large one at once would miss its beats, and be lost to all peers.
-  BRAID_ASSIGN_OR_RETURN(const std::vector<InSlot> parts, fill_slot(order, heres));
+  BRAID_ASSIGN_OR_RETURN(const std::vector<InSlot> parts, fill_slot(order, pairs));
   if (parts.empty()) return false;
   std::array<sys::PeerCopy, kRoundStretches> copies;
   size_t count = 0;
@@ -160,15 +160,15 @@ Result<bool> Copier::copy_on_host(CopyOrder& order, const Heres& heres) {
   return true;
 }
 
-Result<bool> Copier::copy_by_gpu(CopyOrder& order, const Heres& heres) {
-  for (const Here& here : heres)
+Result<bool> Copier::copy_by_gpu(CopyOrder& order, const Pairs& pairs) {
+  for (const Pair& here : pairs)
     if (here.region->address == 0)
       return unsupported(
           "'{}': region {} is memory of the host that the driver could not pin, so "
           "GPU {} cannot reach it",
           ground_.self.name, here.region->id, ground_.gpu->device());
-  if (order.pull.pages.count != 0) return copy_pages(order, heres);
-  return copy_stretches(order, *heres.front().region, *heres.front().lent);
+  if (order.pull.pages.count != 0) return copy_pages(order, pairs);
+  return copy_stretches(order, *pairs.front().region, *pairs.front().lent);
 }
 
 Result<bool> Copier::copy_stretches(CopyOrder& order, const Region& region, const Lent& lent) {
@@ -193,12 +193,12 @@ Result<bool> Copier::copy_stretches(CopyOrder& order, const Region& region, cons
 }
 
 /// All of the list as one job: bases, strides, and which numbers are allowed in every plane.
-Result<PageJob> Copier::job_of(const CopyOrder& order, const Heres& heres) const {
+Result<PageJob> Copier::job_of(const CopyOrder& order, const Pairs& pairs) const {
   const PageRun& run = order.pull.pages;
   uint32_t here_most = std::numeric_limits<uint32_t>::max(), there_most = here_most;
   PageJob job;
   for (const Plane& plane : order.pull.planes) {
-    const auto& [region, lent] = heres[job.num_planes];
+    const auto& [region, lent] = pairs[job.num_planes];
     const auto most_here =
         highest_page(region->bytes, plane.target_offset, run.page_bytes, run.target_stride);
     const auto most_there = plane.source_address < lent->base
@@ -234,17 +234,17 @@ Result<PageJob> Copier::job_of(const CopyOrder& order, const Heres& heres) const
 }
 
 // The same pages of all planes at a time: an entry of the list is read as soon as it is there.
-Result<bool> Copier::copy_pages(CopyOrder& order, const Heres& heres) {
+Result<bool> Copier::copy_pages(CopyOrder& order, const Pairs& pairs) {
   const PageRun& run = order.pull.pages;
-  const uint64_t num_planes = heres.size(), begun = order.begun / num_planes;
+  const uint64_t num_planes = pairs.size(), begun = order.begun / num_planes;
   // A source that lies may say less than it has said before.
   const uint64_t there = num_listed(run);
   const uint64_t ready = there > begun ? there - begun : 0;
   const bool is_rest = begun + ready == run.count;
   const bool is_much = ready * num_planes >= std::max(kFirstPages, kTimesBegun * order.begun);
   if (ready == 0 || (!is_rest && !is_much)) return false;
-  BRAID_ASSIGN_OR_RETURN(PageJob job, job_of(order, heres));
-  const bool is_near = heres.front().region->device >= 0;
+  BRAID_ASSIGN_OR_RETURN(PageJob job, job_of(order, pairs));
+  const bool is_near = pairs.front().region->device >= 0;
   const uint64_t parts_each = num_planes * ((run.page_bytes + kPartBytes - 1) / kPartBytes);
   uint64_t count = std::min(ready, std::max<uint64_t>(1, kMostJobParts / parts_each));
   if (!is_near)
@@ -272,11 +272,11 @@ size_t Copier::num_ready(const CopyOrder& order) const {
   return listed == run.count ? order.size() : listed;  // of the first plane
 }
 
-Result<Stretch> Copier::stretch(const CopyOrder& order, size_t number, const Heres& heres) const {
+Result<Stretch> Copier::stretch(const CopyOrder& order, size_t number, const Pairs& pairs) const {
   Stretch out;
   if (const PageRun& run = order.pull.pages; run.count != 0) {
     const Plane& plane = order.pull.planes[number / run.count];
-    const Region& region = *heres[number / run.count].region;
+    const Region& region = *pairs[number / run.count].region;
     const uint64_t place = number % run.count;
     const PageEntry entry = board_.entry(run.list_at + place);
     const auto most =
@@ -290,7 +290,7 @@ Result<Stretch> Copier::stretch(const CopyOrder& order, size_t number, const Her
            plane.target_offset + entry.target * run.target_stride, run.page_bytes};
   } else {
     out = order.pull.stretches[number];
-    BRAID_RETURN_IF_ERROR(check(out, *heres.front().region));
+    BRAID_RETURN_IF_ERROR(check(out, *pairs.front().region));
   }
   if (number != order.begun) return out;
   const uint64_t begun = order.begun_bytes;
@@ -300,17 +300,17 @@ Result<Stretch> Copier::stretch(const CopyOrder& order, size_t number, const Her
 /// As many of the stretches that are left as one slot holds, and one round copies: where each lies in
 /// the slot.
 Result<std::vector<Copier::InSlot>> Copier::fill_slot(const CopyOrder& order,
-                                                      const Heres& heres) const {
+                                                      const Pairs& pairs) const {
   const size_t ready = num_ready(order);
   std::vector<InSlot> out;
   out.reserve(std::min(kRoundStretches, ready - order.begun));
   uint64_t used = 0;
   for (size_t i = order.begun; i < ready && out.size() < kRoundStretches; ++i) {
-    BRAID_ASSIGN_OR_RETURN(const Stretch s, stretch(order, i, heres));
+    BRAID_ASSIGN_OR_RETURN(const Stretch s, stretch(order, i, pairs));
     const uint64_t bytes = std::min(s.bytes, Gpu::kSlotBytes - used);
     if (bytes == 0 && s.bytes != 0) break;
     const size_t plane = order.pull.pages.count != 0 ? i / order.pull.pages.count : 0;
-    out.push_back({used, bytes, s, heres[plane].region.get()});
+    out.push_back({used, bytes, s, pairs[plane].region.get()});
     used += bytes;
   }
   return out;
@@ -325,17 +325,17 @@ void Copier::take(CopyOrder& order, std::span<const InSlot> begun) {
   }
 }
 
-Result<bool> Copier::pull_through_slot(CopyOrder& order, const Heres& heres) {
+Result<bool> Copier::pull_through_slot(CopyOrder& order, const Pairs& pairs) {
   Gpu::Slot* slot = ground_.gpu->free_slot();
   if (slot == nullptr) return false;
-  BRAID_ASSIGN_OR_RETURN(const std::vector<InSlot> parts, fill_slot(order, heres));
+  BRAID_ASSIGN_OR_RETURN(const std::vector<InSlot> parts, fill_slot(order, pairs));
   if (parts.empty()) return false;
   std::vector<sys::PeerCopy> in;
   std::vector<PageCopy> out;
   for (const InSlot& part : parts) {
     in.push_back({slot->memory + part.offset, part.stretch.source_address, part.bytes});
-    out.push_back(
-        {part.region->address + part.stretch.target_offset, slot->address + part.offset, part.bytes});
+    out.push_back({part.region->address + part.stretch.target_offset, slot->address + part.offset,
+                   part.bytes});
   }
   BRAID_RETURN_IF_ERROR(sys::read_peer_memory(process_, in));
   size_t begun = 0;
@@ -346,15 +346,15 @@ Result<bool> Copier::pull_through_slot(CopyOrder& order, const Heres& heres) {
   return true;
 }
 
-Result<bool> Copier::fetch_through_slot(CopyOrder& order, const Heres& heres) {
+Result<bool> Copier::fetch_through_slot(CopyOrder& order, const Pairs& pairs) {
   Gpu::Slot* slot = ground_.gpu->free_slot();
   if (slot == nullptr) return false;
-  BRAID_ASSIGN_OR_RETURN(const std::vector<InSlot> parts, fill_slot(order, heres));
+  BRAID_ASSIGN_OR_RETURN(const std::vector<InSlot> parts, fill_slot(order, pairs));
   if (parts.empty()) return false;
   std::vector<PageCopy> out;
   for (const InSlot& part : parts)
-    out.push_back(
-        {slot->address + part.offset, part.region->address + part.stretch.target_offset, part.bytes});
+    out.push_back({slot->address + part.offset, part.region->address + part.stretch.target_offset,
+                   part.bytes});
   size_t begun = 0;
   BRAID_ASSIGN_OR_RETURN(const uint64_t mark, ground_.gpu->begin(out, begun));
   if (begun == 0) return false;

@@ -92,26 +92,26 @@ class Copier {
     const Region* region = nullptr;
   };
   /// A plane of an order, as it is found here.
-  struct Here {
+  struct Pair {
     std::shared_ptr<Region> region;
     const Lent* lent = nullptr;  // null: memory of the source's host
   };
-  using Heres = std::vector<Here>;
+  using Pairs = std::vector<Pair>;
 
-  Result<Heres> find(const Pull& pull) const;
-  Result<Stretch> stretch(const CopyOrder& order, size_t number, const Heres& heres) const;
+  Result<Pairs> find(const Pull& pull) const;
+  Result<Stretch> stretch(const CopyOrder& order, size_t number, const Pairs& pairs) const;
   /// Stretches or pages, from the first on, that can be read by now.
   size_t num_ready(const CopyOrder& order) const;
   uint64_t num_listed(const PageRun& run) const;
-  Result<std::vector<InSlot>> fill_slot(const CopyOrder& order, const Heres& heres) const;
+  Result<std::vector<InSlot>> fill_slot(const CopyOrder& order, const Pairs& pairs) const;
   static void take(CopyOrder& order, std::span<const InSlot> begun);
-  Result<bool> copy_on_host(CopyOrder& order, const Heres& heres);
-  Result<bool> copy_by_gpu(CopyOrder& order, const Heres& heres);
+  Result<bool> copy_on_host(CopyOrder& order, const Pairs& pairs);
+  Result<bool> copy_by_gpu(CopyOrder& order, const Pairs& pairs);
   Result<bool> copy_stretches(CopyOrder& order, const Region& region, const Lent& lent);
-  Result<bool> copy_pages(CopyOrder& order, const Heres& heres);
-  Result<PageJob> job_of(const CopyOrder& order, const Heres& heres) const;
-  Result<bool> pull_through_slot(CopyOrder& order, const Heres& heres);
-  Result<bool> fetch_through_slot(CopyOrder& order, const Heres& heres);
+  Result<bool> copy_pages(CopyOrder& order, const Pairs& pairs);
+  Result<PageJob> job_of(const CopyOrder& order, const Pairs& pairs) const;
+  Result<bool> pull_through_slot(CopyOrder& order, const Pairs& pairs);
+  Result<bool> fetch_through_slot(CopyOrder& order, const Pairs& pairs);
   Result<bool> land(CopyOrder& order) const;
   Status check(const Stretch& stretch, const Region& region) const;
 

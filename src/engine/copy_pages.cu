@@ -79,8 +79,7 @@ extern "C" __global__ void __launch_bounds__(kPageThreads)
   const uint32_t step = job.blocks_each * kPageWarps;
   const auto parts_each = static_cast<uint32_t>((job.page_bytes + kPartBytes - 1) / kPartBytes);
   const uint32_t num_parts = job.count * parts_each;
-  uint32_t part =
-      (blockIdx.x - plane * job.blocks_each) * kPageWarps + threadIdx.x / kWarpThreads;
+  uint32_t part = (blockIdx.x - plane * job.blocks_each) * kPageWarps + threadIdx.x / kWarpThreads;
   if (part >= num_parts) return;
   uint2 next = entry_of(job, part / parts_each);
   while (true) {

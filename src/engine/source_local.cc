@@ -265,8 +265,7 @@ Result<bool> Source::gather_stretches(Transfer& t, uint32_t slot, Gathered& out)
   // The rest of them another time; a piece that is given back is taken first.
   for (size_t i = copies.size(); i > begun; --i) {
     const Stretch& s = out.pull.stretches[i - 1];
-    t.give_back(
-        {{first + (copies[i - 1].from - local.address), s.target_offset, s.bytes}, number});
+    t.give_back({{first + (copies[i - 1].from - local.address), s.target_offset, s.bytes}, number});
   }
   out.pull.stretches.resize(begun);
   for (const Stretch& s : out.pull.stretches) ground_.stats.bytes_staged += s.bytes;

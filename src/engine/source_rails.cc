@@ -167,14 +167,14 @@ void Source::rail_failed(size_t index, const Status& why, int64_t now) {
 bool Source::end_if_freed(Transfer& t, int64_t now) {
   if (t.planes.empty() || t.state != Transfer::State::kPosting) return false;
   ground_.regions.note_freed();
-  const auto freed =
-      std::find_if(t.planes.begin(), t.planes.end(),
-                   [](const TransferPlane& plane) { return plane.local->is_freed.load(); });
+  const auto freed = std::find_if(t.planes.begin(), t.planes.end(), [](const TransferPlane& plane) {
+    return plane.local->is_freed.load();
+  });
   if (freed == t.planes.end()) return false;
-  take_back(t,
-            invalid_argument("{}: our {}", t.ticket->what(),
-                             ground_.regions.why_gone(freed->local->id)),
-            now);
+  take_back(
+      t,
+      invalid_argument("{}: our {}", t.ticket->what(), ground_.regions.why_gone(freed->local->id)),
+      now);
   return true;
 }
 

@@ -161,9 +161,9 @@ PageSides sides_of(Transfer::Kind kind, std::span<const PagePlane> planes, const
   out.their_stride = is_read ? source_stride : target_stride;
   out.planes.reserve(planes.size());
   for (const auto& [ours, theirs, our_offset, their_offset] : planes)
-    out.planes.push_back(
-        {ours, theirs, sum(our_offset, is_read ? list.target_offset : list.source_offset),
-         sum(their_offset, is_read ? list.source_offset : list.target_offset)});
+    out.planes.push_back({ours, theirs,
+                          sum(our_offset, is_read ? list.target_offset : list.source_offset),
+                          sum(their_offset, is_read ? list.source_offset : list.target_offset)});
   return out;
 }
 
@@ -231,7 +231,8 @@ Status check_list(const char* what, std::span<const PagePlane> planes, const Pag
   if (overlaps)
     return invalid_argument(
         "{}, {}: pages of {} bytes overlap with strides of {} (source) and {} (target)", what,
-        name(*planes.front().theirs).text(), list.page_bytes, list.source_stride, list.target_stride);
+        name(*planes.front().theirs).text(), list.page_bytes, list.source_stride,
+        list.target_stride);
   return {};
 }
 
@@ -264,8 +265,8 @@ Result<std::unique_ptr<Transfer>> Engine::make(Transfer::Kind kind, std::string 
   if (planes.size() == 1) planes.front().stretches_end = stretches.size();
   BRAID_RETURN_IF_ERROR(begin_use(what, planes));
   TicketPtr ticket = ground_.ticket(std::move(what), next_transfer_++, std::move(options.callback));
-  auto transfer = std::make_unique<Transfer>(kind, std::move(ticket), std::move(planes),
-                                             std::move(stretches));
+  auto transfer =
+      std::make_unique<Transfer>(kind, std::move(ticket), std::move(planes), std::move(stretches));
   Delivery& d = transfer->delivery;
   d.has_immediate = options.immediate.has_value();
   d.immediate = options.immediate.value_or(0);
@@ -350,10 +351,10 @@ Result<TicketPtr> Engine::read(const LocalSpot& target, const RemoteSpot& source
     stretches.push_back(
         {reinterpret_cast<uint64_t>(local.base) + target.offset, source.offset, bytes});
   BRAID_ASSIGN_OR_RETURN(
-      auto transfer, make(Transfer::Kind::kRead,
-                          fmt::format("read of {} bytes from '{}'", bytes, remote.owner.name),
-                          {{target.region, source.region}}, std::move(stretches),
-                          std::move(options)));
+      auto transfer,
+      make(Transfer::Kind::kRead,
+           fmt::format("read of {} bytes from '{}'", bytes, remote.owner.name),
+           {{target.region, source.region}}, std::move(stretches), std::move(options)));
   return submit(remote.owner, std::move(transfer));
 }
 
@@ -370,8 +371,8 @@ Result<TicketPtr> Engine::pages(Transfer::Kind kind, std::span<const PagePlane> 
   if (const auto board = ground_.boards.find(peer.incarnation);
       board != nullptr && bits <= std::numeric_limits<uint32_t>::max() && all >= kLeastListed)
     listing = board->list(sides.our_ids.size());
-  std::string words = fmt::format("{} of {} pages of {} bytes with '{}'", what, all,
-                                  list.page_bytes, peer.name);
+  std::string words =
+      fmt::format("{} of {} pages of {} bytes with '{}'", what, all, list.page_bytes, peer.name);
   std::vector<Stretch> stretches = listing == nullptr ? sides.cut() : std::vector<Stretch>();
   BRAID_ASSIGN_OR_RETURN(auto transfer, make(kind, std::move(words), std::move(sides.planes),
                                              std::move(stretches), std::move(options)));
@@ -460,10 +461,10 @@ Result<std::vector<TicketPtr>> Engine::signal(std::span<const Address> peers, ui
   for (const Address& peer : peers) {
     TransferOptions one = options;
     one.immediate = immediate;
-    BRAID_ASSIGN_OR_RETURN(auto transfer,
-                           make(Transfer::Kind::kWrite,
-                                fmt::format("signal of immediate {} to '{}'", immediate, peer.name),
-                                {}, {}, std::move(one)));
+    BRAID_ASSIGN_OR_RETURN(
+        auto transfer, make(Transfer::Kind::kWrite,
+                            fmt::format("signal of immediate {} to '{}'", immediate, peer.name), {},
+                            {}, std::move(one)));
     transfers.push_back(std::move(transfer));
     targets.push_back(&peer);
   }
@@ -476,10 +477,10 @@ Result<TicketPtr> Engine::message(const Address& peer, MessageKind kind, std::st
     return invalid_argument("a message of {} bytes to '{}', {} are the limit", bytes.size(),
                             peer.name, kMostMessageBytes);
   options.notification.clear();
-  BRAID_ASSIGN_OR_RETURN(auto transfer,
-                         make(Transfer::Kind::kWrite,
-                              fmt::format("message of {} bytes to '{}'", bytes.size(), peer.name),
-                              {}, {}, std::move(options)));
+  BRAID_ASSIGN_OR_RETURN(
+      auto transfer, make(Transfer::Kind::kWrite,
+                          fmt::format("message of {} bytes to '{}'", bytes.size(), peer.name), {},
+                          {}, std::move(options)));
   transfer->delivery.kind = kind;
   transfer->delivery.message = bytes;
   return submit(peer, std::move(transfer));

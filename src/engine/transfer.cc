@@ -21,9 +21,8 @@ Transfer::~Transfer() {
 }
 
 bool Transfer::names(uint64_t remote_region) const {
-  return std::any_of(planes.begin(), planes.end(), [&](const TransferPlane& plane) {
-    return plane.remote->id == remote_region;
-  });
+  return std::any_of(planes.begin(), planes.end(),
+                     [&](const TransferPlane& plane) { return plane.remote->id == remote_region; });
 }
 
 uint32_t Transfer::plane_of(size_t stretch) const {

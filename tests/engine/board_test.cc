@@ -118,7 +118,7 @@ TEST(Lists, ABoardWhoseSizeIsNotSealedIsRefused) {
   EXPECT_TRUE(is_ok(copier.open_board(offer)));
 }
 
-// Three planes of a third of the pages each: the second does not wait for the first one's last page.
+// Three planes of a third of the pages each.
 TEST(Lists, HoldInEveryPlane) {
   Lists lists;
   constexpr uint64_t kEach = Lists::kPages / 3, kBytes = kEach * Lists::kPage;
@@ -152,14 +152,14 @@ TEST(Lists, EveryPlaneIsLookedAt) {
     return lists.advance().status();
   };
   EXPECT_TRUE(is_ok(advance([](Plane&) {})));
-  EXPECT_TRUE(failed(advance([](Plane& plane) { plane.target_offset = 1; }),
-                     Code::kInvalidArgument, "page 63 of 512 bytes lies outside of region 1"));
+  EXPECT_TRUE(failed(advance([](Plane& plane) { plane.target_offset = 1; }), Code::kInvalidArgument,
+                     "page 63 of 512 bytes lies outside of region 1"));
   EXPECT_TRUE(failed(advance([](Plane& plane) { plane.target_offset = UINT64_MAX; }),
                      Code::kInvalidArgument, "lies outside of region 1"));
   EXPECT_TRUE(failed(advance([](Plane& plane) { plane.region = 77; }), Code::kInvalidArgument,
                      "there is no region 77"));
-  EXPECT_TRUE(failed(advance([](Plane& plane) { plane.source_region = 7; }),
-                     Code::kInvalidArgument, "region 7 of the source was not lent"));
+  EXPECT_TRUE(failed(advance([](Plane& plane) { plane.source_region = 7; }), Code::kInvalidArgument,
+                     "region 7 of the source was not lent"));
 }
 
 TEST(Lists, APageOutsideIsRefusedWhenItIsRead) {
@@ -178,6 +178,10 @@ TEST(Lists, OneThatLiesOutsideOfTheBoardIsRefused) {
     lists.order.pull.pages.list_at = at;
     EXPECT_TRUE(failed(lists.advance().status(), Code::kInvalidArgument, "of a board that has"));
   }
+  Lists many;  // times the planes it is 0
+  many.order.pull.planes.resize(16, many.order.pull.planes.front());
+  many.order.pull.pages.count = uint64_t{1} << 60;
+  EXPECT_TRUE(failed(many.advance().status(), Code::kInvalidArgument, "of a board that has"));
   Lists without;
   Copier copier(without.ground);
   copier.set_source(::getpid());

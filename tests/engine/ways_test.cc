@@ -100,9 +100,9 @@ struct Layers {
     return out;
   }
   /// Copies as a call does, in planes from .. to.
-  static void copy(std::vector<std::byte>& to, uint64_t to_offset, const std::vector<std::byte>& from,
-                   uint64_t from_offset, const std::vector<uint64_t>& to_ids,
-                   const std::vector<uint64_t>& from_ids) {
+  static void copy(std::vector<std::byte>& to, uint64_t to_offset,
+                   const std::vector<std::byte>& from, uint64_t from_offset,
+                   const std::vector<uint64_t>& to_ids, const std::vector<uint64_t>& from_ids) {
     for (size_t i = 0; i < to_ids.size(); ++i)
       std::copy_n(from.begin() + static_cast<long>(from_offset + from_ids[i] * kPage), kPage,
                   to.begin() + static_cast<long>(to_offset + to_ids[i] * kPage));
@@ -229,7 +229,8 @@ TEST_P(Ways, APlaneWhoseRegionIsGoneEndsTheTransfer) {
   EXPECT_TRUE(failed(wait(a->write_pages(layers.planes, list, under(2))), Code::kInvalidArgument,
                      "region 3 of 'b' was unregistered"));
   EXPECT_EQ(b->count(2), 0);
-  EXPECT_TRUE(std::all_of(gone.begin(), gone.end(), [](std::byte x) { return x == std::byte{0x77}; }));
+  EXPECT_TRUE(
+      std::all_of(gone.begin(), gone.end(), [](std::byte x) { return x == std::byte{0x77}; }));
   layers.planes.erase(layers.planes.begin() + 2);
   EXPECT_TRUE(is_ok(wait(a->write_pages(layers.planes, list, under(3)))));
   EXPECT_EQ(b->count(3), 4 * Layers::kPages);

@@ -142,7 +142,7 @@ def check_writes(engine: braid.Engine, remote: dict[str, Any], ask: Any) -> int:
 
 
 def check_planes(engine: braid.Engine, remote: dict[str, Any], ask: Any) -> int:
-    """The same pages of 80 layers that are allocations of their own, in one call; then read back."""
+    """The same pages of layers that are allocations of their own, in one call; and back."""
     wrong = 0
     gaps = [gap(number) for number in range(LAYERS)]
     for here, there in (("gpu", "gpu"), ("host", "gpu"), ("gpu", "host"), ("gpu", "gpu")):

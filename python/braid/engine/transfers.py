@@ -352,8 +352,7 @@ class Transfers:
     def _all_remote(
         self, descriptors: Descriptor | Sequence[Descriptor], what: str
     ) -> list[_braid.engine.Remote]:
-        is_one = isinstance(descriptors, Descriptor | bytes)
-        if is_one or not isinstance(descriptors, Iterable):
+        if isinstance(descriptors, Descriptor | bytes) or not isinstance(descriptors, Iterable):
             return [self._remote(descriptors, what)]
         each = list(descriptors)
         known = self._remotes
@@ -411,8 +410,8 @@ def _bytes(nbytes: int | None, local: _braid.engine.Region, begin: int, what: st
     return values.whole(nbytes, f"{what}: nbytes")
 
 
-def _offsets(value: int | Offsets, what: str) -> Any:  # noqa: ANN401
-    if isinstance(value, np.ndarray | list | tuple):
+def _offsets(value: Any, what: str) -> npt.NDArray[np.uint64]:  # noqa: ANN401
+    if hasattr(value, "__len__") and getattr(value, "ndim", 1) == 1:
         return values.ids(value, what, "offsets")
     return np.array([values.whole(value, what)], np.uint64)
 

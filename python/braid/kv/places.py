@@ -120,9 +120,7 @@ def moves(
         some = layers[begin : begin + min(MOST_PLANES, max(1, most))]
         count = _count(some)
         ours, theirs = zip(*some[:count], strict=True)
-        yield Move(
-            range(begin, begin + count), _side(ours, our_ids), _side(theirs, their_ids)
-        )
+        yield Move(range(begin, begin + count), _side(ours, our_ids), _side(theirs, their_ids))
         begin += count
 
 

@@ -98,7 +98,7 @@ def test_reads_bring_what_is_there(engine, other):
 
 @pytest.mark.parametrize("offsets", [list, tuple, np.int32, np.uint64])
 def test_pages_of_several_planes_are_one_transfer(engine, other, offsets):
-    """Regions of ours, and places of one region there; the first time as stretches, then by a list."""
+    """Regions of ours, places of one region there; first as stretches, then by a list."""
     memory = [pattern(20 * PAGE + 7 * n, n) for n in range(5)]
     regions = [engine.register(each) for each in memory]
     ours, theirs = ([7 * n for n in range(5)], [40 * PAGE * n for n in range(5)])

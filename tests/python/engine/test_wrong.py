@@ -86,14 +86,14 @@ def test_page_lists_are_refused(engine, ends, ids, others, words):
 
 
 PLANES = [
-    ({"src": 2, "dst": 3}, {}, "write_pages: asked for as many planes in each list, found 2 in src, "
-                               "3 in dst, 1 in src_offset, 1 in dst_offset"),
+    ({"src": 2, "dst": 3}, {}, "write_pages: asked for as many planes in each list, found 2 in "
+                               "src, 3 in dst, 1 in src_offset, 1 in dst_offset"),
     ({}, {"src_offset": [0, 0], "dst_offset": [0, 0, 0]}, "2 in src_offset, 3 in dst_offset"),
     ({"src": 0, "dst": 2}, {}, "found 0 in src, 2 in dst"),
-    ({"src": 3}, {"dst_offset": [0, 5, 1901]}, "write_pages: plane 2: page 0 of the list, number 0, "
-                                               "lies outside of region 1 of 'b'"),
+    ({"src": 3}, {"dst_offset": [0, 5, 1901]}, "write_pages: plane 2: page 0 of the list, number "
+                                               "0, lies outside of region 1 of 'b'"),
     ({"dst": 3}, {"src_offset": [0, 951, 0]}, "plane 1: page 0 of the list, .* of our region"),
-    ({"src": 2}, {"dst_offset": [0, -1]}, "dst_offset: asked for whole numbers from 0 on, found -1"),
+    ({"src": 2}, {"dst_offset": [0, -1]}, "dst_offset: asked for whole numbers from 0 on, found"),
     ({"src": 2}, {"dst_offset": ["a"]}, "dst_offset: asked for offsets, found elements of"),
     ({"src": 2}, {"dst_offset": 0.5}, "dst_offset: asked for a whole number, found 0.5"),
     ({"src": 193}, {}, "asked for 1 to 192 planes, found 193"),
@@ -113,7 +113,9 @@ def test_planes_are_refused(engine, ends, lists, others, words):
 
 def test_a_plane_that_is_no_region_is_named(engine, ends):
     src, dst = ends
-    with pytest.raises(braid.InvalidArgument, match="src: plane 1: asked for a Region .* found int"):
+    with pytest.raises(
+        braid.InvalidArgument, match=r"src: plane 1: asked for a Region .* found int"
+    ):
         engine.write_pages([src, 7], dst, 100, [0], [0])
     with pytest.raises(braid.InvalidArgument, match="dst: plane 2: asked for a Descriptor"):
         engine.write_pages(src, [dst, dst, None], 100, [0], [0])
@@ -121,7 +123,7 @@ def test_a_plane_that_is_no_region_is_named(engine, ends):
         engine.write_pages(7, dst, 100, [0], [0])
     gone = engine.register(np.zeros(1000, np.uint8))
     gone.unregister()
-    with pytest.raises(braid.InvalidArgument, match="src: plane 1: region .* is not registered"):
+    with pytest.raises(braid.InvalidArgument, match=r"src: plane 1: region .* is not registered"):
         engine.write_pages([src, gone], dst, 100, [0], [0])
 
 
