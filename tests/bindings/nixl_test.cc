@@ -194,7 +194,8 @@ TEST_F(NixlBackend, RegistrationsWithTheSamePagesAreOneTransfer) {
                                 far.blocks[block].data() + i * 7 % kPages * kPage, kPage),
                     0);
       for (auto& block : near.blocks) std::rotate(block.begin(), block.begin() + 5, block.end());
-      EXPECT_EQ(run(near, Operation::kRead, order, nullptr), Answer::kDone);
+      EXPECT_EQ(run(near, Operation::kRead, order, &wishes), Answer::kDone);
+      EXPECT_EQ(far.listen(1), (Notifications{{"near", "all of it"}}));
       for (size_t block = 0; block < kBlocks; ++block)
         for (size_t i = 0; i < count; ++i)
           ASSERT_EQ(std::memcmp(near.blocks[block].data() + source(block, i),

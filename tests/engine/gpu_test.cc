@@ -81,6 +81,13 @@ TEST_F(GpuMemory, AListOfLongPagesIsBroughtToTheGpuFirst) {
   expect_all_arrive((8 << 10) + 16, 3000, 2 * 3000);
 }
 
+/// Of a read: the target's lock, where its notification is taken, orders our look behind its copy.
+TransferOptions telling() {
+  TransferOptions out;
+  out.notification = "were read";
+  return out;
+}
+
 /// Of OnGpu's content, the last page first.
 std::vector<std::byte> pattern_backwards(uint64_t page_bytes, uint64_t num_pages, uint32_t salt) {
   const std::vector<std::byte> forwards = pattern(page_bytes * num_pages, salt);
@@ -131,8 +138,8 @@ TEST_F(GpuMemory, PagesOfManyPlanesAreOneKernel) {
   for (int round = 0; round < 3; ++round) {
     layers.clear();
     ASSERT_TRUE(is_ok(wait(a->write_pages(layers.planes, layers.list, under(3)))));
+    EXPECT_EQ(b->count(3), kPages * kPlanes);  // its lock also orders our look behind its copy
     EXPECT_TRUE(layers.has_arrived());
-    EXPECT_EQ(b->count(3), kPages * kPlanes);
     b->discard(3);
     EXPECT_EQ(page_lists, round);
   }
@@ -141,7 +148,8 @@ TEST_F(GpuMemory, PagesOfManyPlanesAreOneKernel) {
   for (const auto& each : layers.from) std::memset(each->memory(), 0, each->bytes);
   layers.list.source_ids = layers.places;
   layers.list.target_ids = layers.ids;
-  ASSERT_TRUE(is_ok(wait(a->read_pages(layers.planes, layers.list))));
+  ASSERT_TRUE(is_ok(wait(a->read_pages(layers.planes, layers.list, telling()))));
+  EXPECT_TRUE(b->take_notification(in_seconds(20)).has_value());
   EXPECT_TRUE(layers.has_arrived());
   EXPECT_EQ(layers.to[7]->content(), pattern_backwards(512, kPages, 14));
 }
@@ -195,7 +203,8 @@ TEST_F(GpuMemory, PlanesOfTheHostGoThroughTheStage) {
     for (const auto& each : from) std::fill(each->bytes.begin(), each->bytes.end(), std::byte{0});
     list.source_ids = places;
     list.target_ids = ids;
-    ASSERT_TRUE(is_ok(wait(a->read_pages(planes, list))));
+    ASSERT_TRUE(is_ok(wait(a->read_pages(planes, list, telling()))));
+    EXPECT_TRUE(b->take_notification(in_seconds(20)).has_value());
     for (size_t plane = 0; plane < kPlanes; ++plane)
       for (uint64_t i = 0; i < num_pages; ++i)
         ASSERT_EQ(0, std::memcmp(from[plane]->bytes.data() + i * page_bytes,

@@ -154,7 +154,12 @@ TEST_P(Ways, PagesOfManyPlanesAreRead) {
       Layers::copy(expected[i], layers.planes[i].our_offset, layers.there[i]->bytes,
                    layers.planes[i].their_offset, targets, sources);
     }
-    ASSERT_TRUE(is_ok(wait(a->read_pages(layers.planes, layers.list(sources, targets)))));
+    TransferOptions options;
+    options.notification = "were read";
+    ASSERT_TRUE(is_ok(
+        wait(a->read_pages(layers.planes, layers.list(sources, targets), std::move(options)))));
+    // Its lock also orders our look behind its copy.
+    EXPECT_EQ(b->take_notification(in_seconds(20))->bytes, "were read");
     for (size_t i = 0; i < kPlanes; ++i) ASSERT_EQ(layers.here[i]->bytes, expected[i]) << i;
   }
 }
