@@ -56,6 +56,8 @@ class Consumer:
     flying: Flying = field(default_factory=Flying)
     is_tail_sent: bool = False
     is_pulling: bool = False
+    is_early: bool = False
+    """It has pulled before begin(), and what it read may not have been computed by then."""
     is_cancelled: bool = False
     is_over: bool = False
     error: Error | None = None
@@ -84,6 +86,8 @@ class Handover(Ending):
         self._cache = cache
         self._computed = [0] * cache.layout.layers_here
         """For each layer here: how many pages."""
+        self.turn = 0
+        """How often its pages were taken away. A pass that was declared before is none of these."""
 
     @property
     def total_pages(self) -> int:
@@ -241,7 +245,8 @@ class Handover(Ending):
         return self.why or (errors[0] if errors else None)
 
     def take_pages(self) -> None:
-        """It has none any more, and nothing of it is computed."""
+        """It has none any more, and nothing of it is computed: not by passes under way either."""
+        self.turn += 1
         self.pages = self.pages[:0]
         self._computed = [0] * len(self._computed)
 

@@ -173,7 +173,11 @@ class WorkerSide:
         self._names[name] = give.request
         try:
             handover = self.prefiller.begin(
-                give.request, give.pages, give.tokens, is_computed=give.is_computed
+                give.request,
+                give.pages,
+                give.tokens,
+                is_computed=give.is_computed,
+                was_computed_when_told=give.is_computed,  # the answer has their numbers, at the end
             )
         except Error as error:
             log.warning("%s", error)
