@@ -62,6 +62,10 @@ class Consumer:
     is_over: bool = False
     error: Error | None = None
 
+    def is_reading(self) -> bool:
+        """Whether its pages are read: by a write of ours, or because it pulls them."""
+        return bool(self.flying) or (self.is_pulling and not self.is_over)
+
 
 class Handover(Ending):
     """A request's pages on their way to a decoder. Ends when they may be used again: well when
@@ -226,11 +230,8 @@ class Handover(Ending):
         )
 
     def is_read(self) -> bool:
-        """Whether anybody reads the pages: a write of ours, or one who pulls them."""
-        return any(
-            consumer.flying or (consumer.is_pulling and not consumer.is_over)
-            for consumer in self.consumers.values()
-        )
+        """Whether anybody reads the pages."""
+        return any(consumer.is_reading() for consumer in self.consumers.values())
 
     def is_over(self) -> bool:
         """Whether nobody reads the pages any more, and nobody will."""

@@ -156,26 +156,43 @@ class Prefiller(Links):
                 self._pump(handover)
         self._run_later()
 
-    def pause(self, request: str, timeout: float) -> None:
+    def pause(self, request: str, timeout: float, *, patience: float | None = None) -> None:
         """Takes a request's pages away from it, and returns when nothing reads them any more: they
         may be used for something else at once. grow() gives it others, in which all is computed
         again, by passes that are declared behind this call; what has gone stays gone. One who
         pulls them reads them until it says that it is through. Raises Timeout.
+
+        patience: seconds, behind which whoever reads them still does not get the request: its load
+        ends badly. Whether it is slow or stopped, writes to it end soon when they are taken back,
+        and else with the engine's lease. None: all of `timeout`.
         """
-        until = time.monotonic() + given_seconds(timeout, f"request '{request}'")
+        what, began = f"request '{request}'", time.monotonic()
+        until = began + given_seconds(timeout, what)
+        patient_until = until if patience is None else began + given_seconds(patience, what)
         with self._lock:
             handover = self._requests.get(request)
             if handover is None:
                 return
             handover.take_pages()
         while self._is_read(handover):
-            if time.monotonic() > until:
+            now = time.monotonic()
+            if now > until:
                 raise Timeout(f"{handover.what}: its pages are read still after {timeout} s")
+            if now > patient_until:
+                self._stop_readers(handover)
             time.sleep(0.001)
 
     def _is_read(self, handover: Handover) -> bool:
         with self._lock:
             return handover.is_read()
+
+    def _stop_readers(self, handover: Handover) -> None:
+        with self._lock:
+            for consumer in handover.consumers.values():
+                if consumer.is_reading() and consumer.error is None:
+                    words = f"{handover.what}: '{consumer.link.name}' read pages that were needed"
+                    self._stop_consumer(handover, consumer, Timeout(words))
+        self._run_later()
 
     def declare(self, parts: Sequence[Part]) -> None:
         """The next forward pass: it will bump the word once for each layer, in order. Chunks of a

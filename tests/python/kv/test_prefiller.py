@@ -1,5 +1,5 @@
-"""What a prefiller takes for computed, and for read: bytes from before their pages were computed
-never end a load well, whatever was declared, asked or read before; and each asker is answered.
+"""What a prefiller takes for computed, and who reads its pages: bytes from before these were
+computed never end a load well, whatever was declared or read before; and each asker is answered.
 """
 
 import time
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
-from kv_peers import LAYOUT, Side, fill, is_right
+from kv_peers import LAYOUT, Process, Side, fill, is_right
 
 import braid
 from braid import kv
@@ -74,6 +74,96 @@ def test_a_pass_from_before_pause_counts_for_none_of_the_new_pages(is_through):
         handover.wait(LIMIT_S)
         assert is_right(d.layers, LAYOUT, 8, 5)
         assert is_right(d.layers, LAYOUT, 9, 6)
+
+
+# --- who reads what is taken away ---
+
+
+class Stuck:
+    """A write to one who does not take it, until it is taken back."""
+
+    def __init__(self):
+        self.is_back, self.callbacks = False, []
+
+    def done(self):
+        return self.is_back
+
+    def error(self):
+        return braid.Cancelled("taken back") if self.is_back else None
+
+    def then(self, callback):
+        self.callbacks.append(callback)
+        return True
+
+    def cancel(self):
+        self.is_back = True
+
+    def wait(self, timeout=None):
+        del timeout
+
+
+def test_pause_does_without_a_decoder_that_takes_too_long(monkeypatch):
+    with ends() as (p, d, there), Side(kv.Decoder, LAYOUT, "other") as other:
+        other_there = other.role.connect([p.engine.address], LIMIT_S)
+        handover = p.role.begin("r", [0, 1], 16)
+        well = p.role.begin("well", [2], 8)
+        load, goes_on = (
+            side.role.want(name, to, list(range(8, 8 + pages)), 8 * pages)
+            for side, to, name, pages in ((d, there, "r", 2), (other, other_there, "well", 1))
+        )
+        until(lambda: "wanted" in handover.times and "wanted" in well.times)
+        with monkeypatch.context() as patch:
+            patch.setattr(p.engine, "write_pages", lambda *_, **__: Stuck())
+            p.role.computed("r", 8)
+        with pytest.raises(braid.Timeout, match=r"read still after 0\.05 s"):
+            p.role.pause("r", 0.05)
+        began = time.monotonic()
+        p.role.pause("r", LIMIT_S, patience=0.05)
+        assert 0.05 <= time.monotonic() - began < LIMIT_S / 2
+        for ending in (load, handover):
+            with pytest.raises(braid.Error, match="'d' read pages that were needed"):
+                ending.wait(LIMIT_S)
+        p.role.grow("r", [5, 6])  # as one that is over
+        p.role.computed("well")
+        goes_on.wait(LIMIT_S)
+        well.wait(LIMIT_S)
+
+
+def test_pause_does_without_one_that_pulls_for_too_long():
+    with ends() as (p, d, there):
+        said, send = [], d.role._send
+
+        def hold(peer, head, body=b""):
+            said.append((peer, head)) if head["kind"] == "took" else send(peer, head, body)
+
+        d.role._send = hold
+        handover = p.role.begin("r", [1], 8, is_computed=True)
+        load = d.role.pull("r", there, [1], [1])
+        until(lambda: said)
+        p.role.pause("r", LIMIT_S, patience=0)
+        for ending in (load, handover):
+            with pytest.raises(braid.Error, match="'d' read pages that were needed"):
+                ending.wait(LIMIT_S)
+        send(*said[0])
+        until(lambda: d.role.counters["repeated"])  # `held` of a load that is over
+        assert load.error() is not None
+
+
+def test_pause_waits_for_no_lease_of_a_stopped_decoder_on_one_host():
+    with Side(kv.Prefiller, LAYOUT, "p", silence=600) as p:
+        handover = p.role.begin("r", [0, 1], 16)
+        with Process(way="local", prefiller=p.engine.address) as decode:
+            decode.begin("want", "r", [3, 4], 16)
+            until(lambda: "wanted" in handover.times)
+            decode.stop()
+            p.role.computed("r", 8)
+            began = time.monotonic()
+            p.role.pause("r", LIMIT_S, patience=0.2)
+            assert time.monotonic() - began < 10  # the engine's lease is 20 s
+            decode.resume()
+            assert "'decode' read pages that were needed" in decode.answer()
+            with pytest.raises(braid.Timeout, match="read pages that were needed"):
+                handover.wait(LIMIT_S)
 
 
 # --- pulls from before begin() ---

@@ -1,6 +1,7 @@
 """BraidConnector as vLLM calls it: the tokens of one engine, whoever prefills; no lost block."""
 
 import random
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -124,6 +125,50 @@ def test_a_preempted_prefill_goes_on_elsewhere(made):
     ]
     decode.run_until(lambda: all(r.state == "over" for r in loads), prefill)
     assert [r.tokens for r in loads] == expected
+
+
+def test_a_preempted_prefill_whose_last_pass_is_told_late_sends_what_it_computes_again(made):
+    """The word's watcher is a thread like others: a step does not wait for it."""
+    wanted = [[(7 * n + place) % 90 for place in range(40)] for n in range(2)]
+    expected = alone(made, wanted, 3)
+    prefill = made("prefill", chunk=12, transfer_mode="push")
+    decode = made("decode", transfer_mode="push")
+    prefiller = prefill.workers[0]._worker.prefiller
+    progress, tell = prefiller._progress, prefiller._progress._computed
+    progress._computed = lambda *told: (time.sleep(0.03), tell(*told))
+    asked = {"do_remote_prefill": True, "remote_host": "127.0.0.1", "transfer_mode": "push",
+             "remote_port": prefill.scheduler._scheduler._door.port}  # fmt: skip
+    loads = [
+        decode.add(f"d{n}", p, 3, {**asked, "transfer_id": f"x{n}"}) for n, p in enumerate(wanted)
+    ]
+    decode.run_until(lambda: len(prefiller._early) == 2)
+    for n, prompt in enumerate(wanted):
+        prefill.add(f"p{n}", prompt, 1, {**REMOTE, "transfer_id": f"x{n}"})
+    prefill.step()
+    prefill.step()
+    prefill.free.reverse()
+    prefill.preempt_next = "p0"
+    prefill.run_until(lambda: all(r.state == "over" for r in loads), decode)
+    assert [r.tokens for r in loads] == expected
+
+
+def test_a_step_has_one_patience_for_all_that_were_preempted(made, monkeypatch):
+    """Every request waits while it passes."""
+    prefill = made("prefill", chunk=8, transfer_mode="push", kv_patience=0.3)
+    (worker,) = [worker._worker for worker in prefill.workers]
+    paused = []
+
+    def pause(request, timeout, *, patience):
+        paused.append((request, timeout, patience))
+        time.sleep(0.2)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(worker.prefiller, "pause", pause)
+        worker.hold_back(SimpleNamespace(preempted=["a", "b", "c"]))
+    assert [(request, timeout) for request, timeout, _ in paused] == [(n, 120.0) for n in "abc"]
+    assert 0.25 < paused[0][2] <= 0.3
+    assert 0.0 < paused[1][2] <= 0.1
+    assert paused[2][2] == 0.0
 
 
 @pytest.mark.parametrize("mode", ["pull", "push"])
