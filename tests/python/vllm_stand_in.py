@@ -311,11 +311,15 @@ class Vllm:
 
     def run_until(self, is_so, *others) -> None:
         """Steps, and has the other engines step, until it is so."""
+        self.wait_until(is_so, self, *others)
+
+    def wait_until(self, is_so, *steps) -> None:
+        """Has these engines step until it is so."""
         until = time.monotonic() + LIMIT_S
         while time.monotonic() < until:
             if is_so():
                 return
-            for engine in (self, *others):
+            for engine in steps:
                 engine.step()
             time.sleep(0.002)
         states = [(r.request_id, r.state) for r in self.requests.values()]

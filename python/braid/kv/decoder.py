@@ -3,7 +3,9 @@
 When does a load end, and its pages may be used again?
 
     well        by the count: as many pages as were asked for have landed (push); or all reads have
-                ended and every prefiller has said that it held its pages to here (pull)
+                ended and every prefiller has said that it held its pages to here (pull). One that
+                began the request behind the pull has it read again: what was read may not have been
+                computed
     badly       what went wrong is known, and of every source one of these: it has said that it is
                 through (failed, cancelled), or what it was told of is unregistered
 
@@ -124,8 +126,14 @@ class Decoder(Sources):
         *,
         timeout: float | None = None,
     ) -> Load:
-        """Reads a request's pages that the prefiller holds: remote_pages[i] into pages[i]. With no
-        pages it only says that nothing is wanted, so that the prefiller releases them.
+        """Reads a request's pages that the prefiller holds and has computed: remote_pages[i] into
+        pages[i]. With no pages it only says that nothing is wanted, so that the prefiller releases
+        them.
+
+        The prefiller need not have begun the request: pages are read again behind begin() where it
+        does not know that they were computed before. Of a begun one whose pages are not computed
+        the load ends badly, unless they are just while the letter of the pull is on its way, which
+        nobody finds out: a router tells their numbers when they are computed.
         """
         what = f"request '{request_name(request, 'pull')}'"
         ours = self.cache.ids(pages, what)
@@ -419,8 +427,10 @@ class Decoder(Sources):
             self._moving.pop(load.tag, None)
             load.stamp("last page")
             for order in load.orders:
-                head = {"kind": "took", "request": load.request, "tag": load.tag}
-                self._send(order.source.peer, head)
+                if not order.is_settled and not order.is_asked:
+                    order.is_asked = True
+                    head = {"kind": "took", "request": load.request, "tag": load.tag}
+                    self._send(order.source.peer, head)
         elif not load.reads:
             self._settle(load)
 
@@ -428,6 +438,9 @@ class Decoder(Sources):
         """failed, cancelled or held: the source is through with this load."""
         order = next((order for order in load.orders if order.source is source), None)
         if order is None:
+            return
+        if head["kind"] == "held" and head.get("is_early") is True and load.failure is None:
+            self._read_again(load, order)
             return
         order.is_settled = True
         if head["kind"] == "held":
@@ -438,6 +451,18 @@ class Decoder(Sources):
             words = head.get("why") or f"{load.what}: '{source.name}' took it back"
             self._fail(load, Cancelled(str(words)))
         self._settle(load)
+
+    def _read_again(self, load: Load, order: Order) -> None:
+        """It began the request behind our pull: what was read then may not have been computed."""
+        if not order.is_asked or load.remote_pages is None:
+            return
+        order.is_asked = False
+        for event in ("first page", "last page"):
+            load.times.pop(event, None)
+        self._moving[load.tag] = load
+        for part in order.slices:
+            self._read_slice(load, order.source, part)
+        self._look_at_reads(load)
 
     # --- ends ---
 

@@ -56,9 +56,15 @@ class Consumer:
     flying: Flying = field(default_factory=Flying)
     is_tail_sent: bool = False
     is_pulling: bool = False
+    is_early: bool = False
+    """It has pulled before begin(), and what it read may not have been computed by then."""
     is_cancelled: bool = False
     is_over: bool = False
     error: Error | None = None
+
+    def is_reading(self) -> bool:
+        """Whether its pages are read: by a write of ours, or because it pulls them."""
+        return bool(self.flying) or (self.is_pulling and not self.is_over)
 
 
 class Handover(Ending):
@@ -84,6 +90,8 @@ class Handover(Ending):
         self._cache = cache
         self._computed = [0] * cache.layout.layers_here
         """For each layer here: how many pages."""
+        self.turn = 0
+        """How often its pages were taken away. A pass that was declared before is none of these."""
 
     @property
     def total_pages(self) -> int:
@@ -221,11 +229,8 @@ class Handover(Ending):
         )
 
     def is_read(self) -> bool:
-        """Whether anybody reads the pages: a write of ours, or one who pulls them."""
-        return any(
-            consumer.flying or (consumer.is_pulling and not consumer.is_over)
-            for consumer in self.consumers.values()
-        )
+        """Whether anybody reads the pages."""
+        return any(consumer.is_reading() for consumer in self.consumers.values())
 
     def is_over(self) -> bool:
         """Whether nobody reads the pages any more, and nobody will."""
@@ -240,7 +245,8 @@ class Handover(Ending):
         return self.why or (errors[0] if errors else None)
 
     def take_pages(self) -> None:
-        """It has none any more, and nothing of it is computed."""
+        """It has none any more, and nothing of it is computed: not by passes under way either."""
+        self.turn += 1
         self.pages = self.pages[:0]
         self._computed = [0] * len(self._computed)
 

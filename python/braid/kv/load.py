@@ -46,6 +46,8 @@ class Order:
     source: Source
     slices: list[Slice]
     is_settled: bool = False
+    is_asked: bool = False
+    """Whether it owes the answer to `took`."""
 
 
 class Prefill:

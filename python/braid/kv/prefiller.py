@@ -12,7 +12,8 @@
     pull {request, pages}                  -> keeps the pages for as long as the lease holds; of
                                               pages that the request has not: failed
     took {request}                         -> were they kept to here?
-                                           <- held {request, is_held}
+                                           <- held {request, is_held, is_early}; early: it pulled
+                                              before begin(), so it reads again, and asks again
     spared {request}                       -> no rank will ask this one for anything
     beat {requests}                        -> renews their leases, and those of all that the decoder
                                               gets; also: are you there?
@@ -44,7 +45,7 @@ from braid.kv.handover import Consumer, Handover, Link, Write
 from braid.kv.layout import Slice
 from braid.kv.links import Links
 from braid.kv.places import PageIds, check_pages
-from braid.kv.progress import Part, Progress
+from braid.kv.progress import Declared, Part, Progress
 
 _MOST_REMEMBERED = 65536
 
@@ -107,11 +108,16 @@ class Prefiller(Links):
         tokens: int,
         *,
         is_computed: bool = False,
+        was_computed_when_told: bool = False,
     ) -> Handover:
         """A request whose prompt of `tokens` tokens will be in `pages`, in order.
 
         pages: as many as there are by now; grow() adds more. They must not be used for anything
         else before the handover has ended. is_computed: all is in them already.
+
+        was_computed_when_told: and was, before anybody was told of the pages. A decoder that has
+        pulled them before this call has read them well then; else it reads them again, for they
+        may have been computed meanwhile.
         InvalidArgument: a page out of range or named twice, more tokens than the cache (or, where
         all is computed, than `pages`) can hold, a request that is here already or over.
         """
@@ -132,6 +138,9 @@ class Prefiller(Links):
             for key in [key for key in self._early if key[0] == request]:
                 for head, body in self._early.pop(key).letters:
                     self._on_early(head, body, key[1])
+                    consumer = handover.consumers.get(key[1])
+                    if consumer is not None and head["kind"] == "pull" and body:
+                        consumer.is_early = not was_computed_when_told
             self._settle(handover)
             if self._is_over:
                 self._give_up(handover, self._closed(handover.what))
@@ -147,37 +156,61 @@ class Prefiller(Links):
                 self._pump(handover)
         self._run_later()
 
-    def pause(self, request: str, timeout: float) -> None:
+    def pause(self, request: str, timeout: float, *, patience: float | None = None) -> None:
         """Takes a request's pages away from it, and returns when nothing reads them any more: they
         may be used for something else at once. grow() gives it others, in which all is computed
-        again; what has gone stays gone. One who pulls them reads them until it says that it is
-        through. Raises Timeout.
+        again, by passes that are declared behind this call; what has gone stays gone. One who
+        pulls them reads them until it says that it is through. Raises Timeout.
+
+        patience: seconds, behind which whoever reads them still does not get the request: its load
+        ends badly. Whether it is slow or stopped, writes to it end soon when they are taken back,
+        and else with the engine's lease. None: all of `timeout`.
         """
-        until = time.monotonic() + given_seconds(timeout, f"request '{request}'")
+        what, began = f"request '{request}'", time.monotonic()
+        until = began + given_seconds(timeout, what)
+        patient_until = until if patience is None else began + given_seconds(patience, what)
         with self._lock:
             handover = self._requests.get(request)
             if handover is None:
                 return
             handover.take_pages()
         while self._is_read(handover):
-            if time.monotonic() > until:
+            now = time.monotonic()
+            if now > until:
                 raise Timeout(f"{handover.what}: its pages are read still after {timeout} s")
+            if now > patient_until:
+                self._stop_readers(handover)
             time.sleep(0.001)
 
     def _is_read(self, handover: Handover) -> bool:
         with self._lock:
             return handover.is_read()
 
+    def _stop_readers(self, handover: Handover) -> None:
+        with self._lock:
+            for consumer in handover.consumers.values():
+                if consumer.is_reading() and consumer.error is None:
+                    words = f"{handover.what}: '{consumer.link.name}' read pages that were needed"
+                    self._stop_consumer(handover, consumer, Timeout(words))
+        self._run_later()
+
     def declare(self, parts: Sequence[Part]) -> None:
         """The next forward pass: it will bump the word once for each layer, in order. Chunks of a
-        long prompt are parts of several passes. InvalidArgument, and nothing is declared: a request
-        that was not begun. One that is over is no mistake: it may be cancelled at any time.
+        long prompt are parts of several passes. What it computes is in the pages that the request
+        has now: behind pause() it counts for nothing. InvalidArgument, and nothing is declared: a
+        request that was not begun. One that is over is no mistake: it may be cancelled at any time.
         """
         for part in parts:
             if not self.knows(part.request):
                 raise InvalidArgument(f"request '{part.request}': declared, and never begun here")
             whole(part.tokens, f"request '{part.request}': tokens")
-        self._progress.declare(list(parts))
+        with self._lock:
+            self._progress.declare([Declared(part, self._turn(part)) for part in parts])
+
+    def _turn(self, part: Part) -> int:
+        """Of its request, with the lock held; one that is over has none."""
+        handover = self._requests.get(part.request)
+        return -1 if handover is None else handover.turn
 
     def knows(self, request: str) -> bool:
         """Whether it is under way, or has ended not long ago."""
@@ -287,10 +320,7 @@ class Prefiller(Links):
         handover = self._found(request, head, body, sender)
         if handover is None:
             return
-        if (known := handover.consumers.get(sender)) is not None:
-            self.counters.add("repeated")
-            if known.tag != tag:
-                self._failed(sender, request, tag, f"it goes to '{known.link.name}' already")
+        if self._is_known(handover, sender, tag):
             return
         try:
             consumer = self._consumer(handover, head, body, sender)
@@ -303,6 +333,17 @@ class Prefiller(Links):
         handover.stamp("wanted")
         handover.consumers[sender] = consumer
         self._pump(handover)
+
+    def _is_known(self, handover: Handover, sender: bytes, tag: int) -> bool:
+        """Whether it gets the request already, which it is told under another tag."""
+        known = handover.consumers.get(sender)
+        if known is None:
+            return False
+        self.counters.add("repeated")
+        if known.tag != tag:
+            words = f"it goes to '{known.link.name}' already"
+            self._failed(sender, handover.request, tag, words)
+        return True
 
     def _consumer(
         self, handover: Handover, head: dict[str, Any], body: bytes, sender: bytes
@@ -351,7 +392,7 @@ class Prefiller(Links):
     def _on_pull(self, head: dict[str, Any], body: bytes, sender: bytes) -> None:
         request, tag = letters.text(head, "request"), letters.whole(head, "tag", 2**32 - 1)
         handover = self._found(request, head, body, sender)
-        if handover is None or sender in handover.consumers:
+        if handover is None or self._is_known(handover, sender, tag):
             return
         pages, none = _pages_of(head, body, "<u8"), np.empty(0, np.uint64)
         link = self._links[sender]
@@ -365,24 +406,33 @@ class Prefiller(Links):
             self._stop_consumer(handover, consumer, InvalidArgument(why))
 
     def _on_took(self, head: dict[str, Any], body: bytes, sender: bytes) -> None:
-        """The decoder has read all it wanted: was that before anybody gave the pages back?"""
+        """The decoder has read all it wanted: was that before anybody gave the pages back, and
+        behind begin()?
+        """
         request, tag = letters.text(head, "request"), letters.whole(head, "tag", 2**32 - 1)
         handover = self._requests.get(request)
         if handover is None and (early := self._early.get((request, sender))) is not None:
             early.letters.append((head, body))  # its pull waits for begin(), too
             return
         consumer = handover.consumers.get(sender) if handover is not None else None
-        is_held = consumer is not None and consumer.tag == tag and consumer.error is None
+        if consumer is not None and not (consumer.is_pulling and consumer.tag == tag):
+            consumer = None  # it gets the request otherwise, and this pull was told so
+        is_early = consumer is not None and consumer.error is None and consumer.is_early
+        is_held = consumer is not None and consumer.error is None and not is_early
         answer = {"kind": "held", "request": request, "tag": tag, "is_held": is_held}
-        self._send(self._links[sender].peer, answer)
-        if handover is not None and consumer is not None:
-            consumer.is_over = True
-            handover.stamp("last page")
-            self._settle(handover)
+        self._send(self._links[sender].peer, {**answer, "is_early": is_early})
+        if handover is None or consumer is None:
+            return
+        if is_early:  # it reads again
+            consumer.is_early = False
+            return
+        consumer.is_over = True
+        handover.stamp("last page")
+        self._settle(handover)
 
     def _on_cancel(self, head: dict[str, Any], _body: bytes, sender: bytes) -> None:
         request, tag = letters.text(head, "request"), letters.whole(head, "tag", 2**32 - 1)
-        self._early.pop((request, sender), None)
+        self._drop_early(request, sender, tag)
         handover = self._requests.get(request)
         consumer = handover.consumers.get(sender) if handover is not None else None
         if handover is None or consumer is None or consumer.is_over or consumer.tag != tag:
@@ -398,6 +448,14 @@ class Prefiller(Links):
             consumer,
             Cancelled(f"{handover.what}: '{consumer.link.name}' took it back"),
         )
+
+    def _drop_early(self, request: str, sender: bytes, tag: int) -> None:
+        """What was said under that tag; of others it is told still."""
+        early = self._early.get((request, sender))
+        if early is not None:
+            early.letters = [each for each in early.letters if _tag_of(each[0]) != tag]
+            if not early.letters:
+                del self._early[request, sender]
 
     def _on_spared(self, head: dict[str, Any], body: bytes, sender: bytes) -> None:
         handover = self._found(letters.text(head, "request"), head, body, sender)
@@ -429,7 +487,7 @@ class Prefiller(Links):
         if request in self._over or handover is not None:
             self.counters.add("repeated")
             how = self._over.get(request, "is given up")
-            self._failed(sender, request, int(head.get("tag", 0)), f"it {how}")
+            self._failed(sender, request, _tag_of(head), f"it {how}")
         else:
             early = self._early.setdefault(
                 (request, sender), _Early(time.monotonic() + self._lease)
@@ -447,14 +505,14 @@ class Prefiller(Links):
 
     # --- pages ---
 
-    def _on_computed(self, parts: Sequence[Part], layers: range) -> None:
-        """The word has moved: on its own thread."""
+    def _on_computed(self, parts: Sequence[Declared], layers: range) -> None:
+        """The word has moved: on its own thread, and maybe some time ago."""
         first = self.cache.layout.first_layer
         numbered = range(layers.start + first, layers.stop + first)
         with self._lock:
-            for part in parts:
+            for part, turn in parts:
                 handover = self._requests.get(part.request)
-                if handover is None:
+                if handover is None or handover.turn != turn:
                     continue
                 handover.lease_until = time.monotonic() + self._lease
                 handover.computed(numbered, part.tokens)
@@ -585,14 +643,20 @@ class Prefiller(Links):
         """A request that nobody began: its decoder is told."""
         request, sender = key
         early = self._early.pop(key)
-        tag = int(early.letters[0][0].get("tag", 0))
-        self._failed(sender, request, tag, f"it has not begun within {self._lease} s")
+        for tag in dict.fromkeys(_tag_of(head) for head, _ in early.letters):
+            self._failed(sender, request, tag, f"it has not begun within {self._lease} s")
 
     def _serves(self, sender: bytes) -> bool:
         return any(
             sender in handover.consumers and not handover.consumers[sender].is_over
             for handover in self._requests.values()
         )
+
+
+def _tag_of(head: dict[str, Any]) -> int:
+    """0: it has none."""
+    tag = head.get("tag")
+    return tag if type(tag) is int else 0
 
 
 def _pages_of(head: dict[str, Any], body: bytes, number: str) -> PageIds:

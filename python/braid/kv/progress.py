@@ -10,6 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from braid.engine import Engine, Watch
 from braid.errors import InvalidArgument
@@ -25,6 +26,14 @@ class Part:
     """How many of its tokens, from the first on, are in the cache when the pass is over."""
 
 
+class Declared(NamedTuple):
+    """A part, and in which of its request's pages the pass computes it."""
+
+    part: Part
+    turn: int
+    """Handover.turn, as it was when the pass was declared."""
+
+
 class Progress:
     """Turns the word's values into computed(parts, layers), on a thread of the engine's."""
 
@@ -32,17 +41,17 @@ class Progress:
         self,
         engine: Engine,
         layers: int,
-        computed: Callable[[Sequence[Part], range], None],
+        computed: Callable[[Sequence[Declared], range], None],
     ) -> None:
         self._layers = layers
         self._computed = computed
         self._mutex = threading.Lock()
-        self._passes: deque[Sequence[Part]] = deque()
+        self._passes: deque[Sequence[Declared]] = deque()
         self._begun = 0
         """Passes that were declared before the first of `_passes`."""
         self.word: Watch = engine.watch(self._on_word)
 
-    def declare(self, parts: Sequence[Part]) -> None:
+    def declare(self, parts: Sequence[Declared]) -> None:
         """The next pass."""
         with self._mutex:
             self._passes.append(parts)
@@ -72,7 +81,7 @@ class Progress:
             self._computed(parts, range(layer, end))
             before += end - layer
 
-    def _parts_of(self, number: int, *, is_last: bool) -> Sequence[Part] | None:
+    def _parts_of(self, number: int, *, is_last: bool) -> Sequence[Declared] | None:
         with self._mutex:
             place = number - self._begun
             if not 0 <= place < len(self._passes):

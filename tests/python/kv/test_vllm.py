@@ -1,12 +1,14 @@
 """BraidConnector as vLLM calls it: the tokens of one engine, whoever prefills; no lost block."""
 
 import random
+import threading
+import time
 from types import SimpleNamespace
 
 import pytest
 import vllm_stand_in as stand_in
 from kv_peers import LAYOUT, memory
-from vllm_stand_in import BLOCK, LAYERS, Vllm
+from vllm_stand_in import BLOCK, LAYERS, LIMIT_S, Vllm
 
 import braid
 
@@ -124,6 +126,63 @@ def test_a_preempted_prefill_goes_on_elsewhere(made):
     ]
     decode.run_until(lambda: all(r.state == "over" for r in loads), prefill)
     assert [r.tokens for r in loads] == expected
+
+
+def test_passes_that_are_told_when_their_request_was_preempted_send_none_of_its_new_blocks(made):
+    """The word's watcher is a thread like others, and a step waits for none."""
+    wanted = [[(7 * n + place) % 90 for place in range(40)] for n in range(2)]
+    expected = alone(made, wanted, 3)
+    prefill = made("prefill", chunk=12, transfer_mode="push")
+    decode = made("decode", transfer_mode="push")
+    worker = prefill.workers[0]._worker
+    progress, tell, told = worker.prefiller._progress, worker.prefiller._progress._computed, []
+    may_tell, before_forward = threading.Event(), worker.before_forward
+
+    def tell_late(parts, layers):
+        assert may_tell.wait(LIMIT_S)
+        tell(parts, layers)
+        told.append(len(layers))
+
+    def restart(orders):
+        before_forward(orders)
+        if orders.restarts:  # the new blocks hold what others left there
+            may_tell.set()
+            prefill.wait_until(lambda: sum(told) >= 2 * LAYERS)
+
+    progress._computed, worker.before_forward = tell_late, restart
+    asked = {"do_remote_prefill": True, "remote_host": "127.0.0.1", "transfer_mode": "push",
+             "remote_port": prefill.scheduler._scheduler._door.port}  # fmt: skip
+    loads = [
+        decode.add(f"d{n}", p, 3, {**asked, "transfer_id": f"x{n}"}) for n, p in enumerate(wanted)
+    ]
+    decode.run_until(lambda: len(worker.prefiller._early) == 2)
+    for n, prompt in enumerate(wanted):
+        prefill.add(f"p{n}", prompt, 1, {**REMOTE, "transfer_id": f"x{n}"})
+    prefill.step()
+    prefill.step()
+    prefill.free.reverse()
+    prefill.preempt_next = "p0"
+    prefill.run_until(lambda: all(r.state == "over" for r in loads), decode)
+    assert [r.tokens for r in loads] == expected
+
+
+def test_a_step_has_one_patience_for_all_that_were_preempted(made, monkeypatch):
+    """Every request waits while it passes."""
+    prefill = made("prefill", chunk=8, transfer_mode="push", kv_patience=0.3)
+    (worker,) = [worker._worker for worker in prefill.workers]
+    paused = []
+
+    def pause(request, timeout, *, patience):
+        paused.append((request, timeout, patience))
+        time.sleep(0.2)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(worker.prefiller, "pause", pause)
+        worker.hold_back(SimpleNamespace(preempted=["a", "b", "c"]))
+    assert [(request, timeout) for request, timeout, _ in paused] == [(n, 120.0) for n in "abc"]
+    assert 0.1 < paused[0][2] <= 0.3
+    assert paused[1][2] <= 0.1
+    assert paused[2][2] == 0.0
 
 
 @pytest.mark.parametrize("mode", ["pull", "push"])

@@ -9,6 +9,8 @@ kv_connector_extra_config:
     kv_lease_duration   seconds for which a prefiller keeps pages for a silent decoder: 30
     kv_silence      seconds after which a peer that says nothing is lost: 10
     kv_deadline     seconds for a load: 120
+    kv_patience     seconds for which a step waits for those who read blocks of preempted requests,
+                    before their loads end badly: 1
     engine          a dictionary: arguments of braid.Engine (nics, hosts, token, ...)
 
 docs/kv.md has what to type and what was run. Written for vLLM 0.32.

@@ -37,6 +37,7 @@ class WorkerSide:
         silence = float(settings.get("kv_silence", 10.0))
         lease = float(settings.get("kv_lease_duration", 30.0))
         self._deadline = float(settings.get("kv_deadline", 120.0))
+        self._patience = float(settings.get("kv_patience", 1.0))
         self._layers = layout.layers_here
         memory = [memory_of(t, layout, f"layer {n}") for n, t in enumerate(tensors)]
         device = memory[0].device
@@ -135,10 +136,13 @@ class WorkerSide:
 
     def hold_back(self, orders: StepOrders) -> None:
         """Blocks of preempted requests are about to be written to: nothing reads them any more
-        when this returns. What they held and was not sent is computed again, elsewhere.
+        when this returns. What they held and was not sent is computed again, elsewhere. All other
+        requests wait meanwhile: for `kv_patience` seconds, and who still reads then does without.
         """
+        until = time.monotonic() + self._patience
         for name in orders.preempted:
-            self.prefiller.pause(self._names.get(name, name), timeout=self._deadline)
+            left = max(0.0, until - time.monotonic())
+            self.prefiller.pause(self._names.get(name, name), self._deadline, patience=left)
 
     def results(self, finished: set[str]) -> tuple[set[str], set[str]]:
         """Requests whose pages have gone, and those whose pages have come, since the last call;
@@ -173,7 +177,11 @@ class WorkerSide:
         self._names[name] = give.request
         try:
             handover = self.prefiller.begin(
-                give.request, give.pages, give.tokens, is_computed=give.is_computed
+                give.request,
+                give.pages,
+                give.tokens,
+                is_computed=give.is_computed,
+                was_computed_when_told=give.is_computed,  # the answer has their numbers, at the end
             )
         except Error as error:
             log.warning("%s", error)
