@@ -13,10 +13,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, Self
 
-from braid.arrays import Array
 from braid.engine import Engine, values
 from braid.errors import Cancelled, Error, InvalidArgument, Timeout
-from braid.weights.holdings import Buffers, Holdings, Parameter, as_bytes, host_bytes
+from braid.weights.holdings import Buffers, Holdings, Parameter, check_target, host_bytes
+from braid.weights.landing import beside, copy_over
 from braid.weights.plan import Route, Table, itemsize
 from braid.weights.station import Station, words_of
 from braid.weights.sums import NAME, Landed, Summing, Text, Tiling
@@ -32,12 +32,16 @@ class Receiver(Station):
 
     parameters  its parts; what a version brings lies there once it is served
     mode        "two buffers": versions land beside, and are copied over when all workers have them,
-                so the old one is served until then. "in place": they land where they are served,
+                box by box, so the old one is served until then, and what is no parameter's stays
+                as it is. It takes as much memory again as the arrays span, gaps of their strides
+                with it. "in place": they land where they are served,
                 between on_pause and on_resume; after a failure nothing is served until the next
                 version is whole
     on_pause    called before anything changes, and on_resume(version) when the version is served;
                 on_failure(why) when it is not. On the receiver's thread
     patience    seconds for a version, from `go` on
+
+    InvalidArgument for an array that is read-only, or several elements of which are one in memory.
     """
 
     def __init__(
@@ -59,12 +63,14 @@ class Receiver(Station):
             values.of_kind(each, Parameter, "receiver: parameters")
             for each in values.several(parameters, "receiver: parameters")
         ]
+        for parameter in self._parameters:
+            check_target(parameter)
         self._is_in_place = mode == "in place"
         self._on_pause, self._on_resume, self._on_failure = on_pause, on_resume, on_failure
         self._patience = patience
         self._buffers = Buffers()
-        self._landing: dict[int, Array] = {}
-        """By buffer: where versions land, with two buffers."""
+        self._landing = self._parameters if self._is_in_place else beside(self._parameters)
+        """The same parameters where versions land."""
         self._changed = threading.Condition()
         self._version: int | None = None
         self._is_torn = False
@@ -149,18 +155,7 @@ class Receiver(Station):
     # --- a version ---
 
     def _open(self) -> None:
-        landing = self._parameters
-        if not self._is_in_place:
-            landing = [_beside(parameter, self._landing_of) for parameter in self._parameters]
-        self._buffers = Buffers.register(self.engine, landing)
-
-    def _landing_of(self, array: Array) -> Array:
-        """Memory of an array's form, the same for all parameters of one array."""
-        key = id(array)
-        if key not in self._landing:
-            made: Array = array.clone() if hasattr(array, "data_ptr") else array.copy()
-            self._landing[key] = made
-        return self._landing[key]
+        self._buffers = Buffers.register(self.engine, self._landing)
 
     def _serve(self) -> None:
         while not self._closing.is_set() and not self.engine.closed:
@@ -263,7 +258,7 @@ class Receiver(Station):
     def _apply(self, version: int) -> None:
         if not self._is_in_place:
             try:
-                self._copy()
+                copy_over(self._parameters, self._landing)
             except BaseException:
                 with self._changed:
                     self._is_torn = True
@@ -275,14 +270,6 @@ class Receiver(Station):
             self._on_resume(version)
         except Exception as error:  # the version is whole, and all others serve it
             self._note(f"version {version} is served; on_resume raised {error!r}")
-
-    def _copy(self) -> None:
-        for parameter in self._parameters:
-            landed = self._landing[id(parameter.array)]
-            if hasattr(landed, "data_ptr"):
-                parameter.array.copy_(landed)
-            else:
-                as_bytes(parameter.array)[:] = as_bytes(landed)
 
     def _fail(self, version: Any, error: Exception) -> None:  # noqa: ANN401
         """Nothing of the version is served, here or elsewhere."""
@@ -354,11 +341,3 @@ class _Arrival:
 
     def _what_lacks(self) -> str:
         return f"parts of trainers {sorted({rank for rank, _ in self._tilings})}"
-
-
-def _beside(parameter: Parameter, landing_of: Callable[[Array], Array]) -> Parameter:
-    """The same parameter in other memory."""
-    return Parameter(
-        parameter.name, landing_of(parameter.array), parameter.shape, parameter.boxes,
-        parameter.start, parameter.strides, parameter.offset, parameter.size,
-    )  # fmt: skip

@@ -12,6 +12,7 @@ from engine_peers import options
 
 import braid
 from braid.weights import Parameter, Receiver, Sender, Shard, boxes, sums
+from braid.weights import receiver as receiver_module
 from braid.weights import sender as sender_module
 from braid.weights.holdings import as_bytes
 from braid.weights.sums import Landed
@@ -501,15 +502,19 @@ def test_a_commit_that_cannot_be_said_is_told_apart(rank):
         assert [receiver.version for receiver in job.receivers] == [1 if rank == 1 else None, None]
 
 
-def test_a_copy_that_breaks_off_leaves_nothing_served():
+def test_a_copy_that_breaks_off_leaves_nothing_served(monkeypatch):
     with Job(1, 2) as job:
         job.train(1)
         assert job.update(1) == [None]
 
-        def broken():
-            raise RuntimeError("out of order")
+        copy_over = receiver_module.copy_over
 
-        job.receivers[1]._copy = broken
+        def broken(served, landed):
+            if served is job.receivers[1]._parameters:
+                raise RuntimeError("out of order")
+            copy_over(served, landed)
+
+        monkeypatch.setattr(receiver_module, "copy_over", broken)
         job.train(2)
         (error,) = job.update(2)
         assert "version 2 is committed: worker 1: RuntimeError('out of order')" in str(error)
