@@ -11,7 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, Self
+from typing import Any, Literal, NamedTuple, Self
 
 from braid.engine import Engine, values
 from braid.errors import Cancelled, Error, InvalidArgument, Timeout
@@ -27,6 +27,19 @@ _LOOK_S = 0.02
 """So often letters are looked at while parts are awaited."""
 
 
+class _Joined(NamedTuple):
+    """What one join() has made."""
+
+    plan: int
+    trainers: list[Holdings]
+    routes: dict[int, list[tuple[Route, Text]]]
+    """By trainer."""
+
+
+class _Left(Cancelled):
+    """A version that its trainers have left without an end: how it ended elsewhere is unknown."""
+
+
 class Receiver(Station):
     """One worker's rank; a thread of it answers the trainers. A context manager.
 
@@ -39,7 +52,7 @@ class Receiver(Station):
                 version is whole
     on_pause    called before anything changes, and on_resume(version) when the version is served;
                 on_failure(why) when it is not. On the receiver's thread
-    patience    seconds for a version, from `go` on
+    patience    seconds for a version, from `go` on; the next `go`, renew() and join() end it before
 
     InvalidArgument for an array that is read-only, or several elements of which are one in memory.
     """
@@ -75,8 +88,10 @@ class Receiver(Station):
         self._version: int | None = None
         self._is_torn = False
         self._why = ""
-        self._routes: dict[int, list[tuple[Route, Text]]] = {}
-        """By trainer."""
+        self._joined: _Joined | None = None
+        """By the last join(); None: behind renew(), or never."""
+        self._under = _Joined(0, [], {})
+        """What the thread goes by, which alone changes it."""
         self._summing = Summing()
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
@@ -105,14 +120,18 @@ class Receiver(Station):
         ).encode()  # fmt: skip
 
     def join(self, told: Sequence[bytes]) -> Table:
-        """Makes the plan of what all ranks have told, and answers the trainers from now on."""
+        """Makes the plan of what all ranks have told, and answers the trainers from now on. A
+        version of another plan that is under way has failed then; one that is committed is served.
+        """
         table = self._plan(told)
-        self._routes = {}
+        routes: dict[int, list[tuple[Route, Text]]] = {}
         for route in table.to_worker(self.rank):
             piece = self._buffers.pieces[route.target_piece]
             data = host_bytes(self._buffers.arrays[piece.buffer])
             text = Text.of(data, table.runs(route), itemsize(piece.dtype), is_source=False)
-            self._routes.setdefault(route.source, []).append((route, text))
+            routes.setdefault(route.source, []).append((route, text))
+        if self._joined is None or self._joined.plan != self._plan_hash:
+            self._joined = _Joined(self._plan_hash, self.trainers, routes)
         if self._thread is None:
             name = f"braid.weights of {self.engine.name}"
             self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
@@ -121,8 +140,10 @@ class Receiver(Station):
 
     def renew(self) -> bytes:
         """Before another join(): takes back what trainers were told, so that nothing of theirs can
-        land any more, and describes anew.
+        land any more, and describes anew. A version that is under way has failed; nobody is
+        answered until join().
         """
+        self._joined = None
         self._buffers.close()
         self._open()
         return self.describe()
@@ -159,12 +180,24 @@ class Receiver(Station):
 
     def _serve(self) -> None:
         while not self._closing.is_set() and not self.engine.closed:
+            joined = self._joined
+            if joined is None:
+                self._closing.wait(_LOOK_S)
+                continue
+            self._under = joined
             try:
                 found = self._letter(0.1)
             except Error:
                 return
-            if found is not None and found[0]["kind"] == "go":
+            if found is not None and found[0]["kind"] == "go" and joined is self._joined:
                 self._run(found[0])
+
+    def _plan_name(self) -> str:
+        return f"{self._under.plan:x}"
+
+    def _tell(self, trainer: int, head: dict[str, Any]) -> None:
+        """A trainer of the plan that the version is of."""
+        self._say(self._under.trainers[trainer], head)
 
     def _run(self, head: dict[str, Any]) -> None:
         version = head.get("version")
@@ -187,14 +220,14 @@ class Receiver(Station):
         if self._is_in_place:
             with self._changed:
                 self._is_torn = True
-        for rank in self._routes:
-            self._say(self.trainers[rank], {"kind": "ready", "version": version})
+        for rank in self._under.routes:
+            self._tell(rank, {"kind": "ready", "version": version})
         _Arrival(self, version, until, has_sums=has_sums).run()
-        self._say(self.trainers[0], {"kind": "have", "version": version})
+        self._tell(0, {"kind": "have", "version": version})
         self._await_commit(version, until)
         self._apply(version)
         with contextlib.suppress(Error):  # it is served: that it was not said is the leader's error
-            self._say(self.trainers[0], {"kind": "applied", "version": version})
+            self._tell(0, {"kind": "applied", "version": version})
 
     def _await_commit(self, version: int, until: float) -> None:
         """Without an answer nobody here knows whether others serve the version: nothing is served
@@ -203,7 +236,7 @@ class Receiver(Station):
         try:
             while self._next(version, until, "'commit' of trainer 0")[0]["kind"] != "commit":
                 pass
-        except Timeout:
+        except (Timeout, _Left):
             with self._changed:
                 self._is_torn = True
             raise
@@ -222,16 +255,26 @@ class Receiver(Station):
     def _look(
         self, version: int, until: float, wait: float, wanted: Callable[[], str]
     ) -> tuple[dict[str, Any], bytes] | None:
-        """The next letter of the version, if one comes within `wait`."""
-        left = until - time.monotonic()
-        found = self._letter(min(left, wait)) if left > 0 else None
+        """The next letter of the version, if one comes within `wait`. A `go` of a later one says
+        that its trainers have given this one up; it is kept.
+        """
         if self._closing.is_set():
             raise Cancelled(f"{self.what} closed")
+        if self._joined is not self._under:
+            raise _Left(f"version {version}: {self.what} joins anew")
+        left = until - time.monotonic()
         if left <= 0:
             raise Timeout(f"version {version}: {self.what} has waited in vain for {wanted()}")
-        if found is None or found[0].get("version") != version:
+        found = self._letter(min(left, wait))
+        if found is None:
             return None
-        if found[0]["kind"] == "abort":
+        kind, of = found[0]["kind"], found[0].get("version")
+        if kind == "go" and type(of) is int and of > version:
+            self._early.appendleft(found)
+            raise _Left(f"version {version}: trainer 0 has gone on to version {of}")
+        if of != version:
+            return None
+        if kind == "abort":
             raise Cancelled(f"version {version}: {found[0].get('why')}")
         return found
 
@@ -241,13 +284,13 @@ class Receiver(Station):
             landed = Landed.decode(self.engine.take_notification(timeout).data)
         except (Timeout, InvalidArgument):
             return None
-        return landed if landed.plan == self._plan_hash else None
+        return landed if landed.plan == self._under.plan else None
 
     def _compare(self, landed: Landed, found: int) -> None:
         """Is what the trainer wrote what lies here?"""
         if found == landed.checksum:
             return
-        route, _ = self._routes[landed.trainer][landed.route]
+        route, _ = self._under.routes[landed.trainer][landed.route]
         piece = self._buffers.pieces[route.target_piece]
         raise InvalidArgument(
             f"parameter '{piece.name}' from {route.start} on, {route.size}, of trainer "
@@ -277,7 +320,7 @@ class Receiver(Station):
         self._note(why)
         head = {"kind": "bad", "version": version, "why": f"{self.what}: {why}"}
         with contextlib.suppress(Error):
-            self._say(self.trainers[0], head)
+            self._tell(0, head)
         try:
             self._on_failure(why)
         except Exception as raised:
@@ -299,7 +342,7 @@ class _Arrival:
         self._has_sums = has_sums
         self._tilings = {
             (rank, number): Tiling(text.nbytes)
-            for rank, routes in receiver._routes.items()
+            for rank, routes in receiver._under.routes.items()
             for number, (_, text) in enumerate(routes)
         }
         """Of routes that are not whole."""
@@ -326,7 +369,7 @@ class _Arrival:
                 f"{landed.route}, which there is not, or which is whole"
             )
         if self._has_sums and landed.checksum is not None:
-            _, text = self._receiver._routes[landed.trainer][landed.route]
+            _, text = self._receiver._under.routes[landed.trainer][landed.route]
             if text.can_sum:
                 sum_of = self._receiver._summing.begin(text, landed.begin, landed.nbytes)
                 self._begun.append((landed, sum_of))
