@@ -50,8 +50,10 @@ class Receiver(Station):
                 with it. "in place": they land where they are served,
                 between on_pause and on_resume; after a failure nothing is served until the next
                 version is whole
-    on_pause    called before anything changes, and on_resume(version) when the version is served;
-                on_failure(why) when it is not. On the receiver's thread
+    on_pause    called before anything changes that is served: in place before a version lands, with
+                two buffers when all of it has landed here. on_resume(version): it is served;
+                on_failure(why): it is not. On the receiver's thread. Between on_pause and one of
+                the others the arrays may change, and must not be read
     patience    seconds for a version, from `go` on; the next `go`, renew() and join() end it before
 
     InvalidArgument for an array that is read-only, or several elements of which are one in memory.
@@ -101,7 +103,9 @@ class Receiver(Station):
 
     @property
     def version(self) -> int | None:
-        """What is served; None: nothing yet, or the buffers are torn."""
+        """What is served; None: nothing yet, or the arrays are torn, or being copied over. Who has
+        read arrays has read one version if this is the same before and behind it, and not None.
+        """
         with self._changed:
             return None if self._is_torn else self._version
 
@@ -216,13 +220,14 @@ class Receiver(Station):
 
     def _receive(self, version: int, has_sums: bool) -> None:
         until = time.monotonic() + self._patience
-        self._on_pause()
         if self._is_in_place:
-            with self._changed:
-                self._is_torn = True
+            self._on_pause()
+            self._tear()
         for rank in self._under.routes:
             self._tell(rank, {"kind": "ready", "version": version})
         _Arrival(self, version, until, has_sums=has_sums).run()
+        if not self._is_in_place:
+            self._on_pause()  # what it raises ends the version for all: behind `have` it could not
         self._tell(0, {"kind": "have", "version": version})
         self._await_commit(version, until)
         self._apply(version)
@@ -237,9 +242,13 @@ class Receiver(Station):
             while self._next(version, until, "'commit' of trainer 0")[0]["kind"] != "commit":
                 pass
         except (Timeout, _Left):
-            with self._changed:
-                self._is_torn = True
+            self._tear()
             raise
+
+    def _tear(self) -> None:
+        """Nothing is served from here on, until a version is whole."""
+        with self._changed:
+            self._is_torn = True
 
     def _next(self, version: int, until: float, wanted: str) -> tuple[dict[str, Any], bytes]:
         while True:
@@ -300,12 +309,8 @@ class Receiver(Station):
 
     def _apply(self, version: int) -> None:
         if not self._is_in_place:
-            try:
-                copy_over(self._parameters, self._landing)
-            except BaseException:
-                with self._changed:
-                    self._is_torn = True
-                raise
+            self._tear()  # while it is copied, and for good where a copy breaks off
+            copy_over(self._parameters, self._landing)
         with self._changed:
             self._version, self._is_torn, self._why = version, False, ""
             self._changed.notify_all()

@@ -6,6 +6,7 @@ from engine_peers import options
 
 import braid
 from braid.weights import Parameter, Receiver, Sender
+from braid.weights import receiver as receiver_module
 from braid.weights.landing import beside, copy_over
 
 LIMIT_S = 30
@@ -160,6 +161,74 @@ def test_runs_that_lie_nearer_than_they_are_long(mode):
         sent, array = (turned, pitched) if is_target else (pitched, turned)
         served({"a": sent}, [Parameter("a", array)], mode)
         assert np.array_equal(array, sent)
+
+
+def looked_at(monkeypatch, mode):
+    """What on_pause, the copy and on_resume find: (who, receiver.version, the array's element)."""
+    array, seen, receivers = np.zeros(8, np.float32), [], []
+
+    def look(who):
+        seen.append((who, receivers[0].version, float(array[0])))
+
+    def copy(*both):
+        look("copy")
+        copy_over(*both)
+        look("copied")
+
+    monkeypatch.setattr(receiver_module, "copy_over", copy)
+    sent = np.zeros(8, np.float32)
+    with (
+        braid.Engine(**options("local", "t")) as ours,
+        braid.Engine(**options("local", "w")) as theirs,
+        Sender(ours, 0, [Parameter("a", sent)]) as sender,
+        Receiver(
+            theirs, 0, [Parameter("a", array)], mode=mode, on_pause=lambda: look("pause"),
+            on_resume=lambda _: look("resume"),
+        ) as receiver,
+    ):  # fmt: skip
+        receivers.append(receiver)
+        told = [sender.describe(), receiver.describe()]
+        sender.join(told)
+        receiver.join(told)
+        for version in (1, 2):
+            if version == 2:
+                seen.clear()
+            sent[:] = version
+            sender.update(version, LIMIT_S)
+    return seen
+
+
+def test_no_version_is_named_while_it_is_copied_over(monkeypatch):
+    assert looked_at(monkeypatch, "two buffers") == [
+        ("pause", 1, 1), ("copy", None, 1), ("copied", None, 2), ("resume", 2, 2),
+    ]  # fmt: skip
+
+
+def test_in_place_nothing_lands_before_the_pause(monkeypatch):
+    assert looked_at(monkeypatch, "in place") == [("pause", 1, 1), ("resume", 2, 2)]
+
+
+def test_with_two_buffers_a_worker_pauses_when_all_has_landed(monkeypatch):
+    """A version that does not come pauses nobody."""
+    paused = []
+    with (
+        braid.Engine(**options("local", "t")) as ours,
+        braid.Engine(**options("local", "w")) as theirs,
+        Sender(ours, 0, [Parameter("a", np.ones(8))]) as sender,
+        Receiver(
+            theirs, 0, [Parameter("a", np.zeros(8))], on_pause=lambda: paused.append(1)
+        ) as receiver,
+    ):
+        told = [sender.describe(), receiver.describe()]
+        sender.join(told)
+        receiver.join(told)
+        monkeypatch.setattr(sender, "_send_all", lambda *_: None)
+        with pytest.raises(braid.Timeout):
+            sender.update(1, 0.5)
+        assert paused == []
+        monkeypatch.undo()
+        sender.update(2, LIMIT_S)
+        assert paused == [1]
 
 
 def test_memory_beside_is_as_large_as_what_is_spanned():
