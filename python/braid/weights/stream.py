@@ -328,11 +328,23 @@ def _parts(tensors: Iterable[tuple[str, Array]], most: int) -> Iterator[tuple[li
     by part, so that nothing there is as long as a whole one.
     """
     for name, tensor in tensors:
-        whole = tensor.contiguous() if hasattr(tensor, "data_ptr") else np.ascontiguousarray(tensor)
+        whole = _in_one_piece(tensor)
         shape = [int(length) for length in tensor.shape]  # NumPy makes [1] of a scalar
-        nbytes, read = _reader(whole)
+        try:
+            nbytes, read = _reader(whole)
+        except InvalidArgument as error:
+            raise InvalidArgument(f"tensor '{name}': {error}") from None
         for at in range(0, max(1, nbytes), most):
             yield [name, dtype_of(whole), shape, nbytes, at], read(at, min(at + most, nbytes))
+
+
+def _in_one_piece(tensor: Array) -> Array:
+    """The values row by row, in the machine's byte order, and not only conjugated when read."""
+    if hasattr(tensor, "data_ptr"):
+        resolved: Array = tensor.resolve_conj().resolve_neg().contiguous()
+        return resolved
+    array = np.asarray(tensor)
+    return np.ascontiguousarray(array, array.dtype.newbyteorder("="))
 
 
 def _reader(whole: Array) -> tuple[int, Callable[[int, int], Bytes]]:

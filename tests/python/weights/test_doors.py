@@ -68,6 +68,59 @@ def test_tensors_arrive_whole_in_buckets(ends):
             sent.result(LIMIT_S)
 
 
+def arrived(ends, named):
+    """What the first worker gets, as torch's tensors."""
+    from braid.weights.doors.tensors import tensor_of
+
+    sender, receivers = ends
+    with ThreadPoolExecutor(3) as threads:
+        sent = threads.submit(sender.send, named, 1, LIMIT_S)
+        found = [threads.submit(lambda r=r: list(r.receive(1, LIMIT_S))) for r in receivers]
+        sent.result()
+        return {
+            name: tensor_of(dtype, shape, data) for name, dtype, shape, data in found[0].result()
+        }
+
+
+def test_arrays_of_any_form_arrive(ends, torch):
+    array = np.arange(12, dtype=np.float32).reshape(3, 4)
+    records = np.zeros(4, [("x", "f4"), ("y", "i2")])
+    records["x"] = [1, 2, 3, 4]
+    arrays = {
+        "turned": array.T,
+        "backwards": array[::-1],
+        "columns": array[:, 1:3],
+        "repeated": np.broadcast_to(np.float32(3), (3, 4)),
+        "a field": records["x"],
+        "another byte order": array.astype(">f4"),
+        "one": np.array(3.0),
+    }
+    tensor = torch.arange(12.0).reshape(3, 4)
+    tensors = {
+        "t": tensor.t(),
+        "expanded": torch.ones(1, 4).expand(3, 4),
+        "asks for gradients": torch.nn.Parameter(tensor[:, ::2]),
+        "bfloat16": tensor.bfloat16().t(),
+        "float8": tensor.to(torch.float8_e4m3fn).t(),
+        "conjugated": torch.complex(tensor, tensor).conj(),
+        "negated": torch.complex(tensor, tensor).conj().imag,
+    }
+    found = arrived(ends, [*arrays.items(), *tensors.items()])
+    for name, array in arrays.items():
+        assert found[name].numpy().tolist() == array.tolist(), name
+    for name, each in tensors.items():
+        assert found[name].dtype == each.dtype
+        assert found[name].tolist() == each.tolist(), name
+
+
+def test_a_tensor_without_memory_is_named(ends, torch):
+    sender, _ = ends
+    with pytest.raises(
+        braid.InvalidArgument, match=r"tensor 'far': .*own .*found a Tensor on 'meta"
+    ):
+        sender.send([("far", torch.zeros(3, device="meta"))], 1, LIMIT_S)
+
+
 def test_what_goes_wrong_is_said_to_the_other_side(ends):
     sender, receivers = ends
 
