@@ -175,7 +175,7 @@ def _gpu_of(tensor: Array) -> int | None:
     if kind not in ("cpu", "cuda") or (tensor.numel() and not tensor.data_ptr()):
         raise InvalidArgument(
             f"weights: asked for a tensor with memory of its own on the host or a CUDA GPU, found "
-            f"a {type(tensor).__name__} on '{tensor.device}' (of DTensors: "
+            f"a {type(tensor).__name__} on '{tensor.device}' (of DTensors: full_tensor(), or "
             "braid.weights.doors.dtensors)"
         )
     if tensor.is_conj() or tensor.is_neg():

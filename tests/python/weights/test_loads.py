@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch")
 
 from braid.weights.doors.dtensors import parameter_of, parameters_of  # noqa: E402
 from braid.weights.doors.loads import recorded  # noqa: E402
+from braid.weights.stream import _parts  # noqa: E402
 
 LIMIT_S = 30
 WIDTH, INNER, HEADS, KV_HEADS, HEAD, EXPERTS, VOCAB = 12, 20, 4, 2, 6, 4, 30
@@ -330,3 +331,18 @@ def fake_store():
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     return FakeStore()
+
+
+def test_a_dtensor_itself_is_refused_by_name(ranks):
+    """Nothing lies at its own address: doors.dtensors asks for its part, full_tensor() gathers."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import DTensor
+
+    for _ in ranks(1):
+        tensor = DTensor.from_local(torch.ones(4, 4), init_device_mesh("cpu", (1,)))
+        assert parameter_of("a", tensor).array.shape == (4, 4)
+        words = r"parameter 'a': .* a DTensor on 'cpu' .*full_tensor"
+        with pytest.raises(braid.InvalidArgument, match=words):
+            weights.Parameter("a", tensor)
+        with pytest.raises(braid.InvalidArgument, match=r"tensor 'a': .* a DTensor on 'cpu'"):
+            list(_parts([("a", tensor)], 4096))
