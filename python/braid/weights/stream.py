@@ -79,6 +79,7 @@ class StreamSender:
         self._workers: dict[int, tuple[Peer, Descriptor]] = {}
         self._untaken: tuple[dict[int, int], dict[int, int]] = {}, {}
         """By half: the workers that may read theirs, and of which version, one that failed too."""
+        self._last = -1
 
     @property
     def address(self) -> bytes:
@@ -120,10 +121,12 @@ class StreamSender:
         """All tensors to all workers. Returns when the last one was taken by all.
 
         A worker that has not taken what an earlier version brought it, one that failed too, is
-        waited for, until it joins anew at the latest.
+        waited for, until it joins anew at the latest. InvalidArgument for a version that is not
+        later than the last one, one that failed too: workers' words of it may still come.
         """
         until = time.monotonic() + timeout
         try:
+            self._check_version(version)
             number, packer = 0, _Packer(self._half)
             for part in _parts(tensors, self._half):
                 if not packer.fits(part[1]):
@@ -141,6 +144,13 @@ class StreamSender:
                 with suppress(Error):
                     self._mail.say(peer, head)
             raise
+
+    def _check_version(self, version: int) -> None:
+        if type(version) is not int or version <= self._last:
+            raise InvalidArgument(
+                f"version {version!r} after {self._last}: each is sent once, also one that failed"
+            )
+        self._last = version
 
     def _ship(
         self, number: int, packer: "_Packer", version: int, until: float, *, is_last: bool

@@ -224,6 +224,36 @@ def test_a_worker_that_comes_in_the_midst_of_a_version_does_not_end_well(ends):
             list(other.receive(2, LIMIT_S))
 
 
+@pytest.mark.parametrize("how", ["well", "badly"])
+def test_a_version_is_sent_once(ends, how):
+    """A worker's words of the first time would be taken for those of the second; it is told."""
+    sender, (first, second) = ends
+
+    def sent(pairs, version):
+        with ThreadPoolExecutor(3) as threads:
+            found = [
+                threads.submit(lambda r=r: list(r.receive(version, 5))) for r in (first, second)
+            ]
+            try:
+                sender.send(pairs, version, LIMIT_S)
+            except (braid.Error, RuntimeError) as error:
+                return [error, *(each.exception() for each in found)]
+            return [None, *(each.exception() for each in found)]
+
+    def broken():
+        yield from tensors(7)
+        raise RuntimeError("not today")
+
+    first_time = sent(broken() if how == "badly" else tensors(7), 7)
+    assert [error is not None for error in first_time] == [how == "badly"] * 3
+    for version in (7, 6):
+        error, *theirs = sent(tensors(7), version)
+        assert isinstance(error, braid.InvalidArgument)
+        assert f"version {version} after 7: each is sent once" in str(error)
+        assert all("the trainer says" in str(each) for each in theirs)
+    assert sent(tensors(8), 8) == [None] * 3
+
+
 def test_whatever_the_tensors_raise_is_said(ends):
     sender, receivers = ends
 
