@@ -209,9 +209,11 @@ def box_of(array: Array, piece: Piece, *, writeable: bool = False) -> Array:
         at = int(array.storage_offset()) + piece.offset
         tensor: Array = array.as_strided(piece.size, piece.strides, at)
         return tensor
-    elements = as_bytes(array).view(array.dtype)[piece.offset :]
     strides = [stride * array.itemsize for stride in piece.strides]
-    return np.lib.stride_tricks.as_strided(elements, piece.size, strides, writeable=writeable)
+    at = piece.offset * array.itemsize
+    box: npt.NDArray[Any] = np.ndarray(piece.size, array.dtype, as_bytes(array), at, strides)
+    box.flags.writeable = writeable  # as_strided() knows no types but NumPy's own
+    return box
 
 
 def region_of(engine: Engine, array: Array) -> Region:

@@ -75,6 +75,16 @@ def test_tensors_of_any_form(mode, dtype):
         assert left == sent.to(torch.complex64).ne(0).sum()
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float8_e4m3fn", "float8_e5m2"])
+@pytest.mark.parametrize("mode", MODES)
+def test_types_that_numpy_does_not_have_itself(mode, dtype):
+    kind = getattr(pytest.importorskip("ml_dtypes"), dtype)
+    array = np.zeros((4, 3), kind).T
+    sent = (numbers(3, 4) % 7 - 3).astype(kind)
+    served({"a": sent}, [Parameter("a", array)], mode)
+    assert np.array_equal(array, sent)
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_what_a_worker_has_beside_its_parameters_stays_as_it_is(mode):
     both = np.zeros((4, 2), np.float32)
