@@ -1,5 +1,6 @@
 """Weights of a trainer's GPU memory to a worker's, in two processes that share a GPU or have one
-each: however the trainer's parameters lie, in the worker's dtype too, every element is compared.
+each: however parameters lie on either side, in the worker's dtype too, every element is compared,
+as soon as the version is named and on a stream that waits for nothing.
 
 python3 tests/gpu/weights.py            # needs one GPU and torch
 python3 tests/gpu/weights.py 0 1        # the trainer's GPU and the worker's
@@ -42,8 +43,32 @@ def held(how: str) -> tuple[torch.Tensor, list[Parameter]]:
     return lies, [Parameter("w", lies)]
 
 
+def kept(how: str, dtype: torch.dtype) -> tuple[torch.Tensor, list[Parameter]]:
+    """What the worker serves from, and how it is told."""
+    shape, size = (ROWS, COLUMNS), (ROWS - FIRST, COLUMNS)
+    if how == "columns":
+        lies = torch.full((ROWS - FIRST, COLUMNS + 7), -7, dtype=dtype, device="cuda")
+        mine = lies[:, 3 : COLUMNS + 3]
+    elif how == "turned":
+        mine = torch.full(size[::-1], -7, dtype=dtype, device="cuda").T
+    else:
+        mine = torch.full(size, -7, dtype=dtype, device="cuda")
+    if how != "two views":
+        return mine, [Parameter("w", mine, shape, start=(FIRST, 0))]
+    above = Parameter(
+        "w", mine[:], shape, start=(FIRST, 0), size=(500, COLUMNS), strides=(COLUMNS, 1)
+    )
+    below = Parameter(
+        "w", mine[:], shape, start=(FIRST + 500, 0), size=(ROWS - FIRST - 500, COLUMNS),
+        strides=(COLUMNS, 1), offset=500 * COLUMNS,
+    )  # fmt: skip
+    return mine, [above, below]
+
+
 LAYS = ("plain", "fused", "turned")
-CASES = [(how, name, mode) for how in LAYS for name in DTYPES for mode in MODES]
+KEPT = ("columns", "turned", "two views")
+CASES = [(how, name, mode, "rows") for how in LAYS for name in DTYPES for mode in MODES]
+CASES += [("plain", name, mode, lies) for lies in KEPT for name in DTYPES for mode in MODES]
 
 
 def to_dtype(_name: str, piece: torch.Tensor, dtype: str) -> torch.Tensor:
@@ -53,24 +78,23 @@ def to_dtype(_name: str, piece: torch.Tensor, dtype: str) -> torch.Tensor:
 def worker(pipe: Connection, gpu: int) -> None:
     torch.cuda.set_device(gpu)
     with braid.Engine(name="worker", device=gpu, nics="none") as engine:
-        for _, dtype, mode in CASES:
-            shape = (ROWS - FIRST, COLUMNS)
-            mine = torch.full(shape, -7, dtype=DTYPES[dtype], device="cuda")
+        aside = torch.cuda.Stream()
+        for _, dtype, mode, lies in CASES:
+            mine, parameters = kept(lies, DTYPES[dtype])
+            wanted = [whole(version)[FIRST:].to(DTYPES[dtype]) for version in (1, 2)]
             torch.cuda.synchronize()
-            kept = [Parameter("w", mine, (ROWS, COLUMNS), start=(FIRST, 0))]
-            with Receiver(engine, 0, kept, mode=mode) as receiver:
+            with Receiver(engine, 0, parameters, mode=mode) as receiver:
                 pipe.send(receiver.describe())
                 receiver.join(pipe.recv())
                 for version in (1, 2):
                     receiver.wait(version, LIMIT_S)
-                    torch.cuda.synchronize()
-                    right = torch.equal(mine, whole(version)[FIRST:].to(DTYPES[dtype]))
-                    pipe.send(right)
+                    with torch.cuda.stream(aside):
+                        pipe.send(torch.equal(mine, wanted[version - 1]))
 
 
-def check(engine: braid.Engine, pipe: Any, case: tuple[str, str, str]) -> int:
+def check(engine: braid.Engine, pipe: Any, case: tuple[str, str, str, str]) -> int:
     """How many versions came wrong."""
-    how, dtype, mode = case
+    how, dtype, mode, there = case
     lies, parameters = held(how)
     wrong = 0
     with Sender(engine, 0, parameters, cast=to_dtype) as sender:
@@ -82,7 +106,8 @@ def check(engine: braid.Engine, pipe: Any, case: tuple[str, str, str]) -> int:
             torch.cuda.synchronize()
             sender.update(version, LIMIT_S)
             is_right = pipe.recv()
-            print(f"{how}, {dtype}, {mode}, version {version}: {'right' if is_right else 'WRONG'}")
+            verdict = "right" if is_right else "WRONG"
+            print(f"{how} to {there}, {dtype}, {mode}, version {version}: {verdict}")
             wrong += not is_right
     return wrong
 

@@ -39,8 +39,18 @@ class Parameter:
     offset: int = 0
     size: Shape = ()
 
+    def __post_init__(self) -> None:
+        """InvalidArgument for an array whose elements no strides tell of; see extent()."""
+        try:
+            extent(self.array)
+        except InvalidArgument as error:
+            raise InvalidArgument(f"parameter '{self.name}': {error}") from None
+
     def pieces(self, buffer: int, base: int = 0) -> list[Piece]:
-        """Its boxes in buffer number `buffer`, of which the array begins at element `base`."""
+        """Its boxes in buffer number `buffer`, of which the array begins at element `base`.
+
+        InvalidArgument for a box that is not within its parameter or not within the array.
+        """
         local = tuple(int(n) for n in self.array.shape)
         shape = self.shape or self.size or local
         start = self.start or (0,) * len(shape)
@@ -51,6 +61,7 @@ class Parameter:
         for begin, size in parts:
             piece = Piece(self.name, shape, dtype_of(self.array), begin, size, buffer, at, strides)
             check(piece)
+            _check_reach(piece, base, self.array)
             out.append(piece)
             at += size[axis] * strides[axis] if size else 0
         return out
@@ -65,34 +76,114 @@ def _axis_of(parts: Sequence[tuple[Shape, Shape]]) -> int:
     return min(differ, default=0)
 
 
+def _check_reach(piece: Piece, base: int, array: Array) -> None:
+    """InvalidArgument for a box that goes on behind the array's last element."""
+    if not piece.elements():
+        return
+    first = piece.offset - base
+    last = first + sum((n - 1) * step for n, step in zip(piece.size, piece.strides, strict=True))
+    room = extent(array)[1] // int(array.itemsize)
+    if last >= room:
+        raise InvalidArgument(
+            f"parameter '{piece.name}': asked for {piece.size} with strides {piece.strides} from "
+            f"element {first} on, to element {last}; the array's last is {room - 1}"
+        )
+
+
+def check_target(parameter: Parameter) -> None:
+    """InvalidArgument for an array that cannot be written, or of which several elements share
+    memory, as a broadcast one's do.
+    """
+    if isinstance(parameter.array, np.ndarray) and not parameter.array.flags.writeable:
+        raise InvalidArgument(
+            f"parameter '{parameter.name}': asked for an array to write to, found a read-only one"
+        )
+    for piece in parameter.pieces(0) if extent(parameter.array)[1] else ():
+        if _shares_memory(piece):
+            raise InvalidArgument(
+                f"parameter '{parameter.name}': asked for memory of its own for each element, "
+                f"found several in one place: {piece.size} with strides {piece.strides}"
+            )
+
+
+def _shares_memory(piece: Piece) -> bool:
+    """Whether two elements of a piece are one in memory."""
+    axes = sorted((s, n) for s, n in zip(piece.strides, piece.size, strict=True) if n > 1)
+    if 0 in piece.size or not axes:
+        return False
+    reach, is_nested = 0, True
+    for stride, length in axes:
+        is_nested &= stride > reach
+        reach += stride * (length - 1)
+    if is_nested or axes[0][0] == 0:
+        return not is_nested
+    places = np.zeros(1, np.int64)  # axes that lie between each other's elements: one by one
+    for stride, length in axes:
+        places = (places[:, None] + stride * np.arange(length)).reshape(-1)
+    return len(np.unique(places)) != len(places)
+
+
 def dtype_of(array: Array) -> str:
     """float32, bfloat16, ..., whoever's array it is."""
     return str(array.dtype).removeprefix("torch.")
 
 
 def _element_strides(array: Array) -> Shape:
+    """In elements; of axes of one element anything that is not negative."""
     if hasattr(array, "data_ptr"):
         return tuple(int(n) for n in array.stride())
-    return tuple(int(n) // array.itemsize for n in array.strides)
+    for length, stride in zip(array.shape, array.strides, strict=True):
+        if length > 1 and (stride < 0 or stride % array.itemsize):
+            raise InvalidArgument(
+                f"weights: asked for strides of whole elements of {array.itemsize} bytes, none of "
+                f"them negative, found {array.strides} bytes"
+            )
+    return tuple(max(0, int(n) // array.itemsize) for n in array.strides)
 
 
 def extent(array: Array) -> tuple[int, int, int | None]:
-    """(address, bytes, GPU or None) from the first to the last element."""
+    """(address, bytes, GPU or None) from the first to the last element.
+
+    InvalidArgument for what is neither NumPy's nor torch's, for strides that are negative or no
+    whole elements, and for tensors whose values are not what lies at their address: without memory
+    of their own (DTensors, the meta device), conjugated, negated, on devices other than CUDA's.
+    """
     if hasattr(array, "data_ptr"):
         size = int(array.element_size())
         address = int(array.data_ptr())
-        device = None if array.device.type == "cpu" else int(array.device.index or 0)
+        device = _gpu_of(array)
     elif isinstance(array, np.ndarray):
         size, address, device = array.itemsize, array.ctypes.data, None
     else:
         raise InvalidArgument(
             f"weights: asked for a NumPy array or a tensor, found {type(array).__name__}"
         )
+    if 0 in array.shape:
+        return address, 0, device
     last = sum(
         (int(length) - 1) * stride
         for length, stride in zip(array.shape, _element_strides(array), strict=True)
     )
-    return address, (last + 1) * size if 0 not in array.shape else 0, device
+    return address, (last + 1) * size, device
+
+
+def _gpu_of(tensor: Array) -> int | None:
+    """The GPU that a tensor lies on, None for the host; InvalidArgument for one of anything else,
+    and for one that is not read as it lies.
+    """
+    kind = tensor.device.type
+    if kind not in ("cpu", "cuda") or (tensor.numel() and not tensor.data_ptr()):
+        raise InvalidArgument(
+            f"weights: asked for a tensor with memory of its own on the host or a CUDA GPU, found "
+            f"a {type(tensor).__name__} on '{tensor.device}' (of DTensors: full_tensor(), or "
+            "braid.weights.doors.dtensors)"
+        )
+    if tensor.is_conj() or tensor.is_neg():
+        raise InvalidArgument(
+            "weights: asked for a tensor whose values lie in memory, found one that is conjugated "
+            "or negated when it is read: .resolve_conj().resolve_neg()"
+        )
+    return None if kind == "cpu" else int(tensor.device.index or 0)
 
 
 def as_bytes(array: Array) -> npt.NDArray[np.uint8]:
@@ -112,15 +203,17 @@ def host_bytes(array: Array) -> npt.NDArray[np.uint8] | None:
     return as_bytes(array) if extent(array)[2] is None else None
 
 
-def box_of(array: Array, piece: Piece) -> Array:
+def box_of(array: Array, piece: Piece, *, writeable: bool = False) -> Array:
     """A piece's elements where they lie, as an array of the piece's size."""
     if hasattr(array, "data_ptr"):
         at = int(array.storage_offset()) + piece.offset
         tensor: Array = array.as_strided(piece.size, piece.strides, at)
         return tensor
-    elements = as_bytes(array).view(array.dtype)[piece.offset :]
     strides = [stride * array.itemsize for stride in piece.strides]
-    return np.lib.stride_tricks.as_strided(elements, piece.size, strides, writeable=False)
+    at = piece.offset * array.itemsize
+    box: npt.NDArray[Any] = np.ndarray(piece.size, array.dtype, as_bytes(array), at, strides)
+    box.flags.writeable = writeable  # as_strided() knows no types but NumPy's own
+    return box
 
 
 def region_of(engine: Engine, array: Array) -> Region:

@@ -218,6 +218,7 @@ def _route(
                 f"parameter '{name}' of worker {rank}: {piece.elements()} elements from "
                 f"{piece.start} on; {how} {abs(int(covered[number]) - piece.elements())} of them"
             )
+    _check_once(firsts, targets, source_begin, source_end, overlaps)
     places = np.argwhere(overlaps)
     at = places[:, 0], places[:, 1]
     element = itemsize(targets[0][2].dtype)
@@ -234,6 +235,53 @@ def _route(
             source, source_place, _ = _choose(same, loads, near.get(rank))
             loads[source] += math.prod(part) * element
             table.routes.append(Route(source, rank, source_place, place, start, part))
+
+
+_PAIRS = 1 << 18
+"""Of boxes that are compared at a time."""
+
+
+def _check_once(
+    sources: Held,
+    targets: Held,
+    begin: Ints,
+    end: Ints,
+    overlaps: npt.NDArray[np.bool_],
+) -> None:
+    """InvalidArgument where two boxes of trainers, which differ, have elements of one of a worker's
+    in common. As many elements as it has do not say that it gets each once: others may lack then.
+    """
+    if len(sources) < 2:
+        return
+    at_once = max(1, _PAIRS // len(sources))
+    for base in range(0, len(sources), at_once):
+        some = slice(base, base + at_once)
+        common: npt.NDArray[np.bool_] = np.all(
+            np.maximum(begin[some, None], begin[None]) < np.minimum(end[some, None], end[None]),
+            axis=-1,
+        )
+        for one, other in np.argwhere(np.triu(common, base + 1)).tolist():
+            _check_pair(sources[base + one], sources[other], targets,
+                        overlaps[:, base + one] & overlaps[:, other])  # fmt: skip
+
+
+def _check_pair(
+    one: tuple[int, int, Piece],
+    other: tuple[int, int, Piece],
+    targets: Held,
+    is_near: npt.NDArray[np.bool_],
+) -> None:
+    """Of two boxes that have elements in common. is_near: by target, whether both have of it."""
+    for number in np.flatnonzero(is_near).tolist():
+        rank, _, piece = targets[number]
+        begin, end = _corners([one, other, targets[number]])
+        first, size = begin.max(0), end.min(0) - begin.max(0)
+        if (size > 0).all():
+            raise InvalidArgument(
+                f"parameter '{piece.name}' of worker {rank}: {piece.elements()} elements from "
+                f"{piece.start} on; trainers {one[0]} and {other[0]} both have "
+                f"{int(size.prod())} of them, from {tuple(first.tolist())} on, in boxes that differ"
+            )
 
 
 def _choose(same: Held, loads: list[int], near: set[int] | None) -> tuple[int, int, Piece]:
@@ -259,7 +307,10 @@ def _cut(start: Shape, size: Shape, element_bytes: int, most: int) -> Iterable[t
 
 
 def _runs(source: Piece, target: Piece, start: Shape, size: Shape) -> Runs:
-    """Axes from the last one on are one run for as long as both sides go on without a gap."""
+    """Axes from the last one on are one run for as long as both sides go on without a gap. Runs
+    that lie nearer to each other than a page is long are cut: pages begin at multiples of a stride
+    that is not shorter than they are.
+    """
     run, axis = 1, len(size)
     while axis and (
         size[axis - 1] == 1 or source.strides[axis - 1] == run == target.strides[axis - 1]
@@ -267,15 +318,19 @@ def _runs(source: Piece, target: Piece, start: Shape, size: Shape) -> Runs:
         axis -= 1
         run *= size[axis]
     outer = [a for a in range(axis) if size[a] > 1]
+    units = [math.gcd(*(p.strides[a] for a in outer)) or run for p in (source, target)]
+    page = run if min(units) >= run else math.gcd(run, *units)
     ids = []
-    for piece in (source, target):
-        unit = math.gcd(*(piece.strides[a] for a in outer)) if outer else run
+    for piece, unit in zip((source, target), units, strict=True):
+        stride = unit if page == run else page
         at: Ints = np.zeros(1, np.int64)
         for a in outer:
-            step = np.arange(size[a], dtype=np.int64) * (piece.strides[a] // max(1, unit))
-            at = (at[:, None] + step[None]).reshape(-1)
+            steps = np.arange(size[a], dtype=np.int64) * (piece.strides[a] // stride)
+            at = (at[:, None] + steps).reshape(-1)
+        if page != run:
+            at = (at[:, None] + np.arange(run // page, dtype=np.int64)).reshape(-1)
         first = piece.offset + sum(
-            (s - p) * stride for s, p, stride in zip(start, piece.start, piece.strides, strict=True)
+            (s - p) * step for s, p, step in zip(start, piece.start, piece.strides, strict=True)
         )
-        ids.append((first, unit, at))
-    return Runs(run, *ids[0], *ids[1])
+        ids.append((first, stride, at))
+    return Runs(page, *ids[0], *ids[1])

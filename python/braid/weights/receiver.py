@@ -11,12 +11,12 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, Self
+from typing import Any, Literal, NamedTuple, Self
 
-from braid.arrays import Array
 from braid.engine import Engine, values
 from braid.errors import Cancelled, Error, InvalidArgument, Timeout
-from braid.weights.holdings import Buffers, Holdings, Parameter, as_bytes, host_bytes
+from braid.weights.holdings import Buffers, Holdings, Parameter, check_target, host_bytes
+from braid.weights.landing import beside, copy_over
 from braid.weights.plan import Route, Table, itemsize
 from braid.weights.station import Station, words_of
 from braid.weights.sums import NAME, Landed, Summing, Text, Tiling
@@ -27,17 +27,36 @@ _LOOK_S = 0.02
 """So often letters are looked at while parts are awaited."""
 
 
+class _Joined(NamedTuple):
+    """What one join() has made."""
+
+    plan: int
+    trainers: list[Holdings]
+    routes: dict[int, list[tuple[Route, Text]]]
+    """By trainer."""
+
+
+class _Left(Cancelled):
+    """A version that its trainers have left without an end: how it ended elsewhere is unknown."""
+
+
 class Receiver(Station):
     """One worker's rank; a thread of it answers the trainers. A context manager.
 
     parameters  its parts; what a version brings lies there once it is served
     mode        "two buffers": versions land beside, and are copied over when all workers have them,
-                so the old one is served until then. "in place": they land where they are served,
+                box by box, so the old one is served until then, and what is no parameter's stays
+                as it is. It takes as much memory again as the arrays span, gaps of their strides
+                with it. "in place": they land where they are served,
                 between on_pause and on_resume; after a failure nothing is served until the next
                 version is whole
-    on_pause    called before anything changes, and on_resume(version) when the version is served;
-                on_failure(why) when it is not. On the receiver's thread
-    patience    seconds for a version, from `go` on
+    on_pause    called before anything changes that is served: in place before a version lands, with
+                two buffers when all of it has landed here. on_resume(version): it is served;
+                on_failure(why): it is not. On the receiver's thread. Between on_pause and one of
+                the others the arrays may change, and must not be read
+    patience    seconds for a version, from `go` on; the next `go`, renew() and join() end it before
+
+    InvalidArgument for an array that is read-only, or several elements of which are one in memory.
     """
 
     def __init__(
@@ -59,18 +78,22 @@ class Receiver(Station):
             values.of_kind(each, Parameter, "receiver: parameters")
             for each in values.several(parameters, "receiver: parameters")
         ]
+        for parameter in self._parameters:
+            check_target(parameter)
         self._is_in_place = mode == "in place"
         self._on_pause, self._on_resume, self._on_failure = on_pause, on_resume, on_failure
         self._patience = patience
         self._buffers = Buffers()
-        self._landing: dict[int, Array] = {}
-        """By buffer: where versions land, with two buffers."""
+        self._landing = self._parameters if self._is_in_place else beside(self._parameters)
+        """The same parameters where versions land."""
         self._changed = threading.Condition()
         self._version: int | None = None
         self._is_torn = False
         self._why = ""
-        self._routes: dict[int, list[tuple[Route, Text]]] = {}
-        """By trainer."""
+        self._joined: _Joined | None = None
+        """By the last join(); None: behind renew(), or never."""
+        self._under = _Joined(0, [], {})
+        """What the thread goes by, which alone changes it."""
         self._summing = Summing()
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
@@ -80,7 +103,9 @@ class Receiver(Station):
 
     @property
     def version(self) -> int | None:
-        """What is served; None: nothing yet, or the buffers are torn."""
+        """What is served; None: nothing yet, or the arrays are torn, or being copied over. Who has
+        read arrays has read one version if this is the same before and behind it, and not None.
+        """
         with self._changed:
             return None if self._is_torn else self._version
 
@@ -99,14 +124,18 @@ class Receiver(Station):
         ).encode()  # fmt: skip
 
     def join(self, told: Sequence[bytes]) -> Table:
-        """Makes the plan of what all ranks have told, and answers the trainers from now on."""
+        """Makes the plan of what all ranks have told, and answers the trainers from now on. A
+        version of another plan that is under way has failed then; one that is committed is served.
+        """
         table = self._plan(told)
-        self._routes = {}
+        routes: dict[int, list[tuple[Route, Text]]] = {}
         for route in table.to_worker(self.rank):
             piece = self._buffers.pieces[route.target_piece]
             data = host_bytes(self._buffers.arrays[piece.buffer])
             text = Text.of(data, table.runs(route), itemsize(piece.dtype), is_source=False)
-            self._routes.setdefault(route.source, []).append((route, text))
+            routes.setdefault(route.source, []).append((route, text))
+        if self._joined is None or self._joined.plan != self._plan_hash:
+            self._joined = _Joined(self._plan_hash, self.trainers, routes)
         if self._thread is None:
             name = f"braid.weights of {self.engine.name}"
             self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
@@ -115,8 +144,10 @@ class Receiver(Station):
 
     def renew(self) -> bytes:
         """Before another join(): takes back what trainers were told, so that nothing of theirs can
-        land any more, and describes anew.
+        land any more, and describes anew. A version that is under way has failed; nobody is
+        answered until join().
         """
+        self._joined = None
         self._buffers.close()
         self._open()
         return self.describe()
@@ -149,27 +180,28 @@ class Receiver(Station):
     # --- a version ---
 
     def _open(self) -> None:
-        landing = self._parameters
-        if not self._is_in_place:
-            landing = [_beside(parameter, self._landing_of) for parameter in self._parameters]
-        self._buffers = Buffers.register(self.engine, landing)
-
-    def _landing_of(self, array: Array) -> Array:
-        """Memory of an array's form, the same for all parameters of one array."""
-        key = id(array)
-        if key not in self._landing:
-            made: Array = array.clone() if hasattr(array, "data_ptr") else array.copy()
-            self._landing[key] = made
-        return self._landing[key]
+        self._buffers = Buffers.register(self.engine, self._landing)
 
     def _serve(self) -> None:
         while not self._closing.is_set() and not self.engine.closed:
+            joined = self._joined
+            if joined is None:
+                self._closing.wait(_LOOK_S)
+                continue
+            self._under = joined
             try:
                 found = self._letter(0.1)
             except Error:
                 return
-            if found is not None and found[0]["kind"] == "go":
+            if found is not None and found[0]["kind"] == "go" and joined is self._joined:
                 self._run(found[0])
+
+    def _plan_name(self) -> str:
+        return f"{self._under.plan:x}"
+
+    def _tell(self, trainer: int, head: dict[str, Any]) -> None:
+        """A trainer of the plan that the version is of."""
+        self._say(self._under.trainers[trainer], head)
 
     def _run(self, head: dict[str, Any]) -> None:
         version = head.get("version")
@@ -188,18 +220,19 @@ class Receiver(Station):
 
     def _receive(self, version: int, has_sums: bool) -> None:
         until = time.monotonic() + self._patience
-        self._on_pause()
         if self._is_in_place:
-            with self._changed:
-                self._is_torn = True
-        for rank in self._routes:
-            self._say(self.trainers[rank], {"kind": "ready", "version": version})
+            self._on_pause()
+            self._tear()
+        for rank in self._under.routes:
+            self._tell(rank, {"kind": "ready", "version": version})
         _Arrival(self, version, until, has_sums=has_sums).run()
-        self._say(self.trainers[0], {"kind": "have", "version": version})
+        if not self._is_in_place:
+            self._on_pause()  # what it raises ends the version for all: behind `have` it could not
+        self._tell(0, {"kind": "have", "version": version})
         self._await_commit(version, until)
         self._apply(version)
         with contextlib.suppress(Error):  # it is served: that it was not said is the leader's error
-            self._say(self.trainers[0], {"kind": "applied", "version": version})
+            self._tell(0, {"kind": "applied", "version": version})
 
     def _await_commit(self, version: int, until: float) -> None:
         """Without an answer nobody here knows whether others serve the version: nothing is served
@@ -208,10 +241,14 @@ class Receiver(Station):
         try:
             while self._next(version, until, "'commit' of trainer 0")[0]["kind"] != "commit":
                 pass
-        except Timeout:
-            with self._changed:
-                self._is_torn = True
+        except (Timeout, _Left):
+            self._tear()
             raise
+
+    def _tear(self) -> None:
+        """Nothing is served from here on, until a version is whole."""
+        with self._changed:
+            self._is_torn = True
 
     def _next(self, version: int, until: float, wanted: str) -> tuple[dict[str, Any], bytes]:
         while True:
@@ -227,16 +264,26 @@ class Receiver(Station):
     def _look(
         self, version: int, until: float, wait: float, wanted: Callable[[], str]
     ) -> tuple[dict[str, Any], bytes] | None:
-        """The next letter of the version, if one comes within `wait`."""
-        left = until - time.monotonic()
-        found = self._letter(min(left, wait)) if left > 0 else None
+        """The next letter of the version, if one comes within `wait`. A `go` of a later one says
+        that its trainers have given this one up; it is kept.
+        """
         if self._closing.is_set():
             raise Cancelled(f"{self.what} closed")
+        if self._joined is not self._under:
+            raise _Left(f"version {version}: {self.what} joins anew")
+        left = until - time.monotonic()
         if left <= 0:
             raise Timeout(f"version {version}: {self.what} has waited in vain for {wanted()}")
-        if found is None or found[0].get("version") != version:
+        found = self._letter(min(left, wait))
+        if found is None:
             return None
-        if found[0]["kind"] == "abort":
+        kind, of = found[0]["kind"], found[0].get("version")
+        if kind == "go" and type(of) is int and of > version:
+            self._early.appendleft(found)
+            raise _Left(f"version {version}: trainer 0 has gone on to version {of}")
+        if of != version:
+            return None
+        if kind == "abort":
             raise Cancelled(f"version {version}: {found[0].get('why')}")
         return found
 
@@ -246,13 +293,13 @@ class Receiver(Station):
             landed = Landed.decode(self.engine.take_notification(timeout).data)
         except (Timeout, InvalidArgument):
             return None
-        return landed if landed.plan == self._plan_hash else None
+        return landed if landed.plan == self._under.plan else None
 
     def _compare(self, landed: Landed, found: int) -> None:
         """Is what the trainer wrote what lies here?"""
         if found == landed.checksum:
             return
-        route, _ = self._routes[landed.trainer][landed.route]
+        route, _ = self._under.routes[landed.trainer][landed.route]
         piece = self._buffers.pieces[route.target_piece]
         raise InvalidArgument(
             f"parameter '{piece.name}' from {route.start} on, {route.size}, of trainer "
@@ -262,12 +309,8 @@ class Receiver(Station):
 
     def _apply(self, version: int) -> None:
         if not self._is_in_place:
-            try:
-                self._copy()
-            except BaseException:
-                with self._changed:
-                    self._is_torn = True
-                raise
+            self._tear()  # while it is copied, and for good where a copy breaks off
+            copy_over(self._parameters, self._landing)
         with self._changed:
             self._version, self._is_torn, self._why = version, False, ""
             self._changed.notify_all()
@@ -276,21 +319,13 @@ class Receiver(Station):
         except Exception as error:  # the version is whole, and all others serve it
             self._note(f"version {version} is served; on_resume raised {error!r}")
 
-    def _copy(self) -> None:
-        for parameter in self._parameters:
-            landed = self._landing[id(parameter.array)]
-            if hasattr(landed, "data_ptr"):
-                parameter.array.copy_(landed)
-            else:
-                as_bytes(parameter.array)[:] = as_bytes(landed)
-
     def _fail(self, version: Any, error: Exception) -> None:  # noqa: ANN401
         """Nothing of the version is served, here or elsewhere."""
         why = words_of(error)
         self._note(why)
         head = {"kind": "bad", "version": version, "why": f"{self.what}: {why}"}
         with contextlib.suppress(Error):
-            self._say(self.trainers[0], head)
+            self._tell(0, head)
         try:
             self._on_failure(why)
         except Exception as raised:
@@ -312,7 +347,7 @@ class _Arrival:
         self._has_sums = has_sums
         self._tilings = {
             (rank, number): Tiling(text.nbytes)
-            for rank, routes in receiver._routes.items()
+            for rank, routes in receiver._under.routes.items()
             for number, (_, text) in enumerate(routes)
         }
         """Of routes that are not whole."""
@@ -339,7 +374,7 @@ class _Arrival:
                 f"{landed.route}, which there is not, or which is whole"
             )
         if self._has_sums and landed.checksum is not None:
-            _, text = self._receiver._routes[landed.trainer][landed.route]
+            _, text = self._receiver._under.routes[landed.trainer][landed.route]
             if text.can_sum:
                 sum_of = self._receiver._summing.begin(text, landed.begin, landed.nbytes)
                 self._begun.append((landed, sum_of))
@@ -354,11 +389,3 @@ class _Arrival:
 
     def _what_lacks(self) -> str:
         return f"parts of trainers {sorted({rank for rank, _ in self._tilings})}"
-
-
-def _beside(parameter: Parameter, landing_of: Callable[[Array], Array]) -> Parameter:
-    """The same parameter in other memory."""
-    return Parameter(
-        parameter.name, landing_of(parameter.array), parameter.shape, parameter.boxes,
-        parameter.start, parameter.strides, parameter.offset, parameter.size,
-    )  # fmt: skip

@@ -120,6 +120,7 @@ class Sender(Station):
         InvalidArgument names a parameter that one side lacks, or whose shape differs.
         """
         table = self._plan(told)
+        self.kept.clear()  # of the plan before
         self._routes, counts = [], dict[int, int]()
         for route in table.from_trainer(self.rank):
             number = counts.get(route.target, 0)

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from braid.weights.holdings import Holdings, sides_of
 from braid.weights.plan import Table, plan
 
 _POLL_S = 0.05
+_MOST_EARLY = 4096
 
 
 class Station:
@@ -27,7 +29,11 @@ class Station:
         self._sending = threading.Lock()
         self._names: dict[bytes, tuple[str, int]] = {}
         self._plan_hash = 0
-        """Ranks of another plan are not listened to: addresses tell the incarnations apart."""
+        """Of all that was told: ranks that go by anything else are not listened to. Addresses tell
+        incarnations apart, and regions what was renewed.
+        """
+        self._early = deque[tuple[dict[str, Any], bytes]](maxlen=_MOST_EARLY)
+        """Letters of other plans: this rank may join the one that they are of later than others."""
 
     @property
     def what(self) -> str:
@@ -40,8 +46,7 @@ class Station:
             [holdings.pieces for holdings in trainers], [holdings.pieces for holdings in workers]
         )
         self.trainers, self.workers = trainers, workers
-        everybody = b"".join(h.address.data for h in (*self.trainers, *self.workers))
-        self._plan_hash = hash_of(everybody)
+        self._plan_hash = hash_of(b"".join(h.encode() for h in (*trainers, *workers)))
         return self.table
 
     def _say(self, to: Holdings, head: dict[str, Any], body: bytes = b"") -> Ticket:
@@ -54,7 +59,13 @@ class Station:
         return f"{self._plan_hash:x}"
 
     def _letter(self, timeout: float) -> tuple[dict[str, Any], bytes] | None:
-        """The next letter of a rank of this plan; with a timeout of 0 one that is here."""
+        """The next letter of a rank of this plan; with a timeout of 0 one that is here. Those that
+        came before this rank had joined come first.
+        """
+        for early in self._early:
+            if early[0].get("plan") == self._plan_name():
+                self._early.remove(early)
+                return early
         until = time.monotonic() + timeout
         while True:
             left = max(0.0, until - time.monotonic())
@@ -70,7 +81,8 @@ class Station:
             found = self._joiner.add(message.incarnation, message.data)
         except InvalidArgument:
             return None
-        if found is None or found[0].get("plan") != self._plan_name():
+        if found is not None and found[0].get("plan") != self._plan_name():
+            self._early.append(found)
             return None
         return found
 

@@ -79,6 +79,7 @@ class StreamSender:
         self._workers: dict[int, tuple[Peer, Descriptor]] = {}
         self._untaken: tuple[dict[int, int], dict[int, int]] = {}, {}
         """By half: the workers that may read theirs, and of which version, one that failed too."""
+        self._last = -1
 
     @property
     def address(self) -> bytes:
@@ -120,10 +121,12 @@ class StreamSender:
         """All tensors to all workers. Returns when the last one was taken by all.
 
         A worker that has not taken what an earlier version brought it, one that failed too, is
-        waited for, until it joins anew at the latest.
+        waited for, until it joins anew at the latest. InvalidArgument for a version that is not
+        later than the last one, one that failed too: workers' words of it may still come.
         """
         until = time.monotonic() + timeout
         try:
+            self._check_version(version)
             number, packer = 0, _Packer(self._half)
             for part in _parts(tensors, self._half):
                 if not packer.fits(part[1]):
@@ -141,6 +144,13 @@ class StreamSender:
                 with suppress(Error):
                     self._mail.say(peer, head)
             raise
+
+    def _check_version(self, version: int) -> None:
+        if type(version) is not int or version <= self._last:
+            raise InvalidArgument(
+                f"version {version!r} after {self._last}: each is sent once, also one that failed"
+            )
+        self._last = version
 
     def _ship(
         self, number: int, packer: "_Packer", version: int, until: float, *, is_last: bool
@@ -328,11 +338,23 @@ def _parts(tensors: Iterable[tuple[str, Array]], most: int) -> Iterator[tuple[li
     by part, so that nothing there is as long as a whole one.
     """
     for name, tensor in tensors:
-        whole = tensor.contiguous() if hasattr(tensor, "data_ptr") else np.ascontiguousarray(tensor)
+        whole = _in_one_piece(tensor)
         shape = [int(length) for length in tensor.shape]  # NumPy makes [1] of a scalar
-        nbytes, read = _reader(whole)
+        try:
+            nbytes, read = _reader(whole)
+        except InvalidArgument as error:
+            raise InvalidArgument(f"tensor '{name}': {error}") from None
         for at in range(0, max(1, nbytes), most):
             yield [name, dtype_of(whole), shape, nbytes, at], read(at, min(at + most, nbytes))
+
+
+def _in_one_piece(tensor: Array) -> Array:
+    """The values row by row, in the machine's byte order, and not only conjugated when read."""
+    if hasattr(tensor, "data_ptr"):
+        resolved: Array = tensor.resolve_conj().resolve_neg().contiguous()
+        return resolved
+    array = np.asarray(tensor)
+    return np.ascontiguousarray(array, array.dtype.newbyteorder("="))
 
 
 def _reader(whole: Array) -> tuple[int, Callable[[int, int], Bytes]]:

@@ -194,7 +194,14 @@ class Tiling:
         self._parts: list[tuple[int, int]] = []
 
     def add(self, begin: int, nbytes: int) -> bool:
-        """Whether all have come now. InvalidArgument: some came twice, and others never."""
+        """Whether all have come now. InvalidArgument: it is no part of the route, or some came
+        twice and others never.
+        """
+        if begin + nbytes > self._nbytes:
+            raise InvalidArgument(
+                f"weights: of a route of {self._nbytes} bytes a part came from {begin} on, of "
+                f"{nbytes}"
+            )
         self._parts.append((begin, nbytes))
         self._left -= nbytes
         if self._left > 0:

@@ -68,6 +68,59 @@ def test_tensors_arrive_whole_in_buckets(ends):
             sent.result(LIMIT_S)
 
 
+def arrived(ends, named):
+    """What the first worker gets, as torch's tensors."""
+    from braid.weights.doors.tensors import tensor_of
+
+    sender, receivers = ends
+    with ThreadPoolExecutor(3) as threads:
+        sent = threads.submit(sender.send, named, 1, LIMIT_S)
+        found = [threads.submit(lambda r=r: list(r.receive(1, LIMIT_S))) for r in receivers]
+        sent.result()
+        return {
+            name: tensor_of(dtype, shape, data) for name, dtype, shape, data in found[0].result()
+        }
+
+
+def test_arrays_of_any_form_arrive(ends, torch):
+    array = np.arange(12, dtype=np.float32).reshape(3, 4)
+    records = np.zeros(4, [("x", "f4"), ("y", "i2")])
+    records["x"] = [1, 2, 3, 4]
+    arrays = {
+        "turned": array.T,
+        "backwards": array[::-1],
+        "columns": array[:, 1:3],
+        "repeated": np.broadcast_to(np.float32(3), (3, 4)),
+        "a field": records["x"],
+        "another byte order": array.astype(">f4"),
+        "one": np.array(3.0),
+    }
+    tensor = torch.arange(12.0).reshape(3, 4)
+    tensors = {
+        "t": tensor.t(),
+        "expanded": torch.ones(1, 4).expand(3, 4),
+        "asks for gradients": torch.nn.Parameter(tensor[:, ::2]),
+        "bfloat16": tensor.bfloat16().t(),
+        "float8": tensor.to(torch.float8_e4m3fn).t(),
+        "conjugated": torch.complex(tensor, tensor).conj(),
+        "negated": torch.complex(tensor, tensor).conj().imag,
+    }
+    found = arrived(ends, [*arrays.items(), *tensors.items()])
+    for name, array in arrays.items():
+        assert found[name].numpy().tolist() == array.tolist(), name
+    for name, each in tensors.items():
+        assert found[name].dtype == each.dtype
+        assert found[name].tolist() == each.tolist(), name
+
+
+def test_a_tensor_without_memory_is_named(ends, torch):
+    sender, _ = ends
+    with pytest.raises(
+        braid.InvalidArgument, match=r"tensor 'far': .*own .*found a Tensor on 'meta"
+    ):
+        sender.send([("far", torch.zeros(3, device="meta"))], 1, LIMIT_S)
+
+
 def test_what_goes_wrong_is_said_to_the_other_side(ends):
     sender, receivers = ends
 
@@ -169,6 +222,36 @@ def test_a_worker_that_comes_in_the_midst_of_a_version_does_not_end_well(ends):
         )
         with pytest.raises(braid.InvalidArgument, match="bucket 3 has come, and no bucket 0"):
             list(other.receive(2, LIMIT_S))
+
+
+@pytest.mark.parametrize("how", ["well", "badly"])
+def test_a_version_is_sent_once(ends, how):
+    """A worker's words of the first time would be taken for those of the second; it is told."""
+    sender, (first, second) = ends
+
+    def sent(pairs, version):
+        with ThreadPoolExecutor(3) as threads:
+            found = [
+                threads.submit(lambda r=r: list(r.receive(version, 5))) for r in (first, second)
+            ]
+            try:
+                sender.send(pairs, version, LIMIT_S)
+            except (braid.Error, RuntimeError) as error:
+                return [error, *(each.exception() for each in found)]
+            return [None, *(each.exception() for each in found)]
+
+    def broken():
+        yield from tensors(7)
+        raise RuntimeError("not today")
+
+    first_time = sent(broken() if how == "badly" else tensors(7), 7)
+    assert [error is not None for error in first_time] == [how == "badly"] * 3
+    for version in (7, 6):
+        error, *theirs = sent(tensors(7), version)
+        assert isinstance(error, braid.InvalidArgument)
+        assert f"version {version} after 7: each is sent once" in str(error)
+        assert all("the trainer says" in str(each) for each in theirs)
+    assert sent(tensors(8), 8) == [None] * 3
 
 
 def test_whatever_the_tensors_raise_is_said(ends):

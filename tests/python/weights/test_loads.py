@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch")
 
 from braid.weights.doors.dtensors import parameter_of, parameters_of  # noqa: E402
 from braid.weights.doors.loads import recorded  # noqa: E402
+from braid.weights.stream import _parts  # noqa: E402
 
 LIMIT_S = 30
 WIDTH, INNER, HEADS, KV_HEADS, HEAD, EXPERTS, VOCAB = 12, 20, 4, 2, 6, 4, 30
@@ -193,6 +194,56 @@ def test_what_is_no_copy_is_named(load, words):
         recorded(Odd(load), [("x", (4, 6), torch.float32)])
 
 
+class Beside(torch.nn.Module):
+    """Parameters that share a storage: one behind the other, and columns of one matrix."""
+
+    def __init__(self):
+        super().__init__()
+        self.flat, self.wide = torch.full((20,), -1.0), torch.full((4, 6), -1.0)
+        self.above = torch.nn.Parameter(self.flat[:8].view(2, 4))
+        self.below = torch.nn.Parameter(self.flat[8:].view(3, 4))
+        self.right = torch.nn.Parameter(self.wide[:, 4:])
+        self.left = torch.nn.Parameter(self.wide[:, :4])
+        self.none = torch.nn.Parameter(torch.zeros(0, 3))
+
+    def load_weights(self, named):
+        for name, tensor in named:
+            for part, piece in enumerate(tensor.chunk(2)):
+                getattr(self, name).data.chunk(2)[part].copy_(piece)
+
+    def all(self):
+        return {name: p.detach() for name, p in self.named_parameters()}
+
+
+@pytest.mark.parametrize("mode", ["two buffers", "in place"])
+def test_parameters_that_share_a_storage(mode):
+    model = Beside()
+    sent = {name: torch.rand(p.shape) for name, p in model.all().items()}
+    found = recorded(model, [(name, tensor.shape, tensor.dtype) for name, tensor in sent.items()])
+    assert (found.unread, found.unwritten) == ([], [])
+    with (
+        braid.Engine(**options("local", "t")) as ours,
+        braid.Engine(**options("local", "w")) as theirs,
+        weights.Sender(ours, 0, [weights.Parameter(*each) for each in sent.items()]) as sender,
+        weights.Receiver(theirs, 0, found.parameters, mode=mode) as receiver,
+    ):
+        told = [sender.describe(), receiver.describe()]
+        sender.join(told)
+        receiver.join(told)
+        sender.update(1, LIMIT_S)
+    assert all(torch.equal(array, sent[name]) for name, array in model.all().items())
+
+
+def test_a_copy_over_several_parameters_is_named():
+    model = Beside()
+    with pytest.raises(braid.InvalidArgument, match=r"'x' is copied to .*, or of several of \['a"):
+        recorded(model, [("x", (20,), torch.float32)], lambda named: [
+            model.flat.copy_(tensor) for _, tensor in named
+        ])  # fmt: skip
+    half = recorded(model, [("above", (2, 4), torch.float32)])
+    assert half.unwritten == ["below", "left", "none", "right"]
+
+
 def test_tied_parameters_and_what_is_loaded_twice():
     model = Odd(lambda w, t: (w[:2].copy_(t[:2]), w[:2].copy_(t[2:]), w[2:].copy_(t[2:])))
     model.again = model.w
@@ -280,3 +331,18 @@ def fake_store():
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     return FakeStore()
+
+
+def test_a_dtensor_itself_is_refused_by_name(ranks):
+    """Nothing lies at its own address: doors.dtensors asks for its part, full_tensor() gathers."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import DTensor
+
+    for _ in ranks(1):
+        tensor = DTensor.from_local(torch.ones(4, 4), init_device_mesh("cpu", (1,)))
+        assert parameter_of("a", tensor).array.shape == (4, 4)
+        words = r"parameter 'a': .* a DTensor on 'cpu' .*full_tensor"
+        with pytest.raises(braid.InvalidArgument, match=words):
+            weights.Parameter("a", tensor)
+        with pytest.raises(braid.InvalidArgument, match=r"tensor 'a': .* a DTensor on 'cpu'"):
+            list(_parts([("a", tensor)], 4096))

@@ -3,6 +3,7 @@
 import itertools
 import math
 import random
+import sys
 import time
 
 import numpy as np
@@ -10,6 +11,8 @@ import pytest
 
 import braid
 from braid.weights import Piece, Replicate, Shard, boxes, piece_of, plan
+
+plan_module = sys.modules[plan.__module__]
 
 KINDS = [Replicate(), Shard(0), Shard(1)]
 
@@ -148,6 +151,89 @@ def test_what_lacks_is_named():
     ]:  # fmt: skip
         with pytest.raises(braid.InvalidArgument, match=words):
             plan(trainers, workers)
+
+
+def row(begin, end, length=6):
+    return piece_of("a", "float32", (length,), (begin,), (end - begin,), 0)
+
+
+def test_boxes_that_overlap_and_lack_as_many_elements_are_refused():
+    """0 1 2 of one trainer and 2 3 4 of another one are six elements, and not all of six."""
+    words = (
+        r"parameter 'a' of worker 0: 6 elements from \(0,\) on; trainers 0 and 1 both have 1 of "
+        r"them, from \(2,\) on, in boxes that differ"
+    )
+    with pytest.raises(braid.InvalidArgument, match=words):
+        plan([[row(0, 3)], [row(2, 5)]], [[row(0, 6)]])
+
+
+def test_boxes_may_overlap_where_no_worker_wants_it():
+    """By what they have in common: of no worker's box, and of two workers' in turn."""
+    trainers = [[row(0, 3)], [row(2, 5)], [row(5, 6)]]
+    table = plan(trainers, [[row(0, 2)], [row(3, 6)]])
+    assert [(r.source, r.start, r.size) for r in table.routes] == [
+        (0, (0,), (2,)), (1, (3,), (2,)), (2, (5,), (1,)),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_random_boxes_are_taken_when_each_element_comes_once(seed, monkeypatch):
+    """Held against elements that are counted one by one; also when few pairs are looked at."""
+    monkeypatch.setattr(plan_module, "_PAIRS", random.Random(seed).choice([1, 3, 1 << 18]))
+    rng = random.Random(seed)
+    verdicts = set()
+    for _ in range(200):
+        shape = (4, 3)
+
+        def box(rng=rng, shape=shape):
+            start = tuple(rng.randrange(n) for n in shape)
+            size = tuple(rng.randint(1, n - s) for n, s in zip(shape, start, strict=True))
+            return piece_of("a", "float32", shape, start, size, 0)
+
+        held = {(p.start, p.size): p for p in (box() for _ in range(rng.randint(1, 3)))}
+        wanted = box()
+        count = np.zeros(shape, int)
+        for piece in held.values():
+            count[tuple(slice(s, s + n) for s, n in zip(piece.start, piece.size, strict=True))] += 1
+        inside = count[
+            tuple(slice(s, s + n) for s, n in zip(wanted.start, wanted.size, strict=True))
+        ]
+        try:
+            plan([[piece] for piece in held.values()], [[wanted]])
+            is_taken = True
+        except braid.InvalidArgument:
+            is_taken = False
+        assert is_taken == (inside == 1).all(), (held, wanted)
+        verdicts.add(is_taken)
+    assert verdicts == {True, False}
+
+
+def test_runs_that_lie_nearer_than_they_are_long():
+    """Rows of 4 of 8 columns, from which two halves go into places of their own; and a box of which
+    elements come again: no stride of a page's length leads to all.
+    """
+    shape = (2, 2, 4)
+    pitched = Piece("a", shape, "float32", (0, 0, 0), shape, 0, 1, (10, 4, 1))
+    turned = Piece("a", shape, "float32", (0, 0, 0), shape, 0, 0, (4, 8, 1))
+    again = Piece("a", shape, "float32", (0, 0, 0), shape, 0, 0, (0, 2, 1))
+    wholes = {"a": whole_of(shape, 1)}
+    for source, target in [(pitched, turned), (turned, pitched)]:
+        table = plan([[source]], [[target]])
+        (found,) = moved(table, wholes)
+        assert np.array_equal(view(found[0], target), wholes["a"])
+    for source, target in [(pitched, turned), (turned, pitched), (again, turned)]:
+        table = plan([[source]], [[target]])
+        runs = table.runs(table.routes[0])
+        assert min(runs.source_stride, runs.target_stride) >= runs.run == 2
+
+
+def test_a_million_pairs_of_boxes_are_compared_in_time():
+    """A parameter in as many boxes as a view may be of, cut by columns."""
+    trainers = [[row(n, n + 1, 2048)] for n in range(2048)]
+    began = time.process_time()
+    table = plan(trainers, [[row(0, 2048, 2048)]])
+    assert len(table.routes) == 2048
+    assert time.process_time() - began < 5
 
 
 def test_replicas_share_what_is_large():

@@ -90,6 +90,15 @@ def test_each_byte_comes_once():
         twice.add(0, 5)
 
 
+@pytest.mark.parametrize("part", [(0, 20), (6, 5), (10, 1)])
+def test_a_part_behind_the_routes_end_is_none(part):
+    tiling = Tiling(10)
+    tiling.add(0, 6)
+    words = f"of a route of 10 bytes a part came from {part[0]} on, of {part[1]}"
+    with pytest.raises(braid.InvalidArgument, match=words):
+        tiling.add(*part)
+
+
 def test_words_are_read_as_they_were_written():
     for checksum in (None, 0, 2**64 - 1):
         word = Landed(2**64 - 1, 2**63 - 1, 65535, 2**32 - 1, 1 << 50, 4 << 20, checksum)

@@ -12,6 +12,7 @@ from engine_peers import options
 
 import braid
 from braid.weights import Parameter, Receiver, Sender, Shard, boxes, sums
+from braid.weights import receiver as receiver_module
 from braid.weights import sender as sender_module
 from braid.weights.holdings import as_bytes
 from braid.weights.sums import Landed
@@ -162,7 +163,7 @@ class Spoiled:
 
 
 def spoil_first_route(receiver, spoil):
-    routes = receiver._routes[0]
+    routes = receiver._joined.routes[0]
     whole_route = routes[0]
     routes[0] = whole_route[0], Spoiled(whole_route[1], spoil)
 
@@ -247,7 +248,7 @@ def test_what_is_caught(how, is_weak, monkeypatch):
     with Job(1, 1) as job:
         job.train(1)
         assert job.update(1) == [None]
-        piece = job.receivers[0]._routes[0][0][0].target_piece
+        piece = job.receivers[0]._joined.routes[0][0][0].target_piece
         buffer = job.receivers[0]._buffers.pieces[piece].buffer
         old = as_bytes(job.receivers[0]._buffers.arrays[buffer]).copy()
         job.train(2)
@@ -501,17 +502,139 @@ def test_a_commit_that_cannot_be_said_is_told_apart(rank):
         assert [receiver.version for receiver in job.receivers] == [1 if rank == 1 else None, None]
 
 
-def test_a_copy_that_breaks_off_leaves_nothing_served():
+def test_a_copy_that_breaks_off_leaves_nothing_served(monkeypatch):
     with Job(1, 2) as job:
         job.train(1)
         assert job.update(1) == [None]
 
-        def broken():
-            raise RuntimeError("out of order")
+        copy_over = receiver_module.copy_over
 
-        job.receivers[1]._copy = broken
+        def broken(served, landed):
+            if served is job.receivers[1]._parameters:
+                raise RuntimeError("out of order")
+            copy_over(served, landed)
+
+        monkeypatch.setattr(receiver_module, "copy_over", broken)
         job.train(2)
         (error,) = job.update(2)
         assert "version 2 is committed: worker 1: RuntimeError('out of order')" in str(error)
         assert job.receivers[1].version is None
         job.receivers[0].wait(2, LIMIT_S)
+
+
+def left_behind(sender, when):
+    """update(1) of a leader that is killed: behind `go` when all are ready, or behind `have`."""
+
+    class Killed(BaseException):
+        pass
+
+    def killed(*_):
+        raise Killed
+
+    def say(to, head, body=b""):
+        if head["kind"] in ("commit", "abort"):
+            raise Killed
+        return Sender._say(sender, to, head, body)
+
+    sender._say = say
+    if when == "ready":
+        sender._send_all = killed
+    with pytest.raises(Killed):
+        sender.update(1, LIMIT_S)
+
+
+def replaced_leader(job, way="local"):
+    job.senders[0].close()
+    job.engines[0].close()
+    arrays, parameters = job.parts(len(job.senders), 0, ROWS, np.float32)
+    job.sent[0] = arrays
+    job.senders[0] = Sender(job.engine(way, "heir"), 0, parameters)
+
+
+@pytest.mark.parametrize("is_renewed", [True, False], ids=["renewed", "joined alone"])
+@pytest.mark.parametrize("when", ["ready", "have"])
+@pytest.mark.parametrize("mode", ["two buffers", "in place"])
+def test_a_leader_that_was_killed_is_replaced_at_once(mode, when, is_renewed):
+    """Workers that wait for the dead one do not do so to the end of their patience."""
+    failed = []
+    with Job(1, 2, mode=mode, patience=4 * LIMIT_S, on_failure=failed.append) as job:
+        left_behind(job.senders[0], when)
+        replaced_leader(job)
+        for receiver in job.receivers if is_renewed else ():
+            receiver.renew()
+        job.join()
+        job.train(2)
+        assert job.update(2, LIMIT_S / 2) == [None]
+        assert job.is_served(2)
+        assert [receiver.trouble for receiver in job.receivers] == ["", ""]
+        assert failed == [f"version 1: worker {n} joins anew" for n in (0, 1)] or failed == [
+            f"version 1: worker {n} joins anew" for n in (1, 0)
+        ]
+
+
+def test_behind_have_nobody_knows_what_was_served():
+    """Until the next version is there, who had said `have` serves nothing."""
+    with Job(1, 2) as job:
+        left_behind(job.senders[0], "have")
+        job.receivers[0].renew()
+        until = time.monotonic() + LIMIT_S
+        while not job.receivers[0].trouble and time.monotonic() < until:
+            time.sleep(0.01)
+        assert job.receivers[0].trouble == "version 1: worker 0 joins anew"
+        assert job.receivers[0]._is_torn
+        with pytest.raises(braid.Timeout, match="worker 0 joins anew"):
+            job.receivers[0].wait(1, 0.01)
+
+
+@pytest.mark.parametrize("is_renewed", [True, False])
+def test_a_go_that_comes_before_its_worker_has_joined_is_kept(is_renewed):
+    with Job(1, 1) as job:
+        job.train(1)
+        assert job.update(1) == [None]
+        replaced_leader(job)
+        job.train(2)
+        told = [job.senders[0].describe(), job.receivers[0].describe()]
+        if is_renewed:
+            told[1] = job.receivers[0].renew()
+        job.senders[0].join(told)
+        with ThreadPoolExecutor(1) as threads:
+            updated = threads.submit(job.update, 2)
+            time.sleep(0.5)  # as long as it takes until `go` is here, and somebody has looked at it
+            assert not updated.done()
+            job.receivers[0].join(told)
+            assert updated.result() == [None]
+        assert job.is_served(2)
+
+
+@pytest.mark.parametrize("when", ["ready", "have"])
+def test_a_leader_that_goes_on_without_a_word_is_followed(when):
+    """Its `abort`, or its `commit`, was lost; its next `go` is not."""
+    with Job(1, 1, patience=4 * LIMIT_S) as job:
+        sender = job.senders[0]
+        left_behind(sender, when)
+        del sender._say
+        sender.__dict__.pop("_send_all", None)
+        job.train(2)
+        assert job.update(2, LIMIT_S / 2) == [None]
+        assert job.is_served(2)
+
+
+def test_what_was_kept_of_another_plan_is_no_word_of_this_one():
+    """A trainer has heard `ready` of a version to come; all join anew before it has gone there."""
+    with Job(2, 1) as job:
+        late = job.senders[1]
+        late.kept.append(({"kind": "ready", "version": 2, "side": "worker", "rank": 0}, b""))
+        job.receivers[0].renew()
+        job.join()
+        with pytest.raises(braid.Timeout, match="trainer 1 has waited in vain for 'ready'"):
+            late.update(2, timeout=0.5)
+
+
+def test_the_same_plan_again_changes_nothing():
+    """A version that is under way goes on, and so do those that come."""
+    pauses = []
+    with Job(1, 1, on_pause=lambda: pauses.append(job.receivers[0].join(job.told))) as job:
+        job.train(1)
+        assert job.update(1) == [None]
+        assert job.is_served(1)
+        assert len(pauses) == 1

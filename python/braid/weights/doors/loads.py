@@ -72,6 +72,27 @@ def _storage(tensor: torch.Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)
 
 
+def _has(home: torch.Tensor, target: torch.Tensor) -> bool:
+    """Whether the first and the last element of a target are a home's, both of one storage."""
+    if home.element_size() != target.element_size():
+        return False
+    if not home.numel() or not target.numel():
+        return not target.numel()
+    first = target.storage_offset() - home.storage_offset()
+    steps = zip(target.size(), target.stride(), strict=True)
+    last = first + sum((length - 1) * stride for length, stride in steps)
+    return _is_place_of(home, first) and _is_place_of(home, last)
+
+
+def _is_place_of(home: torch.Tensor, place: int) -> bool:
+    """Whether an element lies so far behind the home's first one."""
+    axes = sorted(zip(home.stride(), home.size(), strict=True), reverse=True)
+    for stride, length in axes:
+        if stride and place > 0:
+            place -= min(place // stride, length - 1) * stride
+    return place == 0
+
+
 def _lengths(tensor: torch.Tensor) -> list[int]:
     return [length for length in tensor.shape if length != 1]
 
@@ -110,9 +131,12 @@ class _Recorder(TorchDispatchMode):
     def __init__(self, homes: dict[str, torch.Tensor]) -> None:
         super().__init__()
         self._homes = homes
-        self._home_of: dict[int, str] = {}
+        self._homes_in: dict[int, list[str]] = {}
+        """By storage: of those that are tied the first, and others that lie beside each other."""
         for name, tensor in homes.items():
-            self._home_of.setdefault(_storage(tensor), name)  # tied ones: one memory, one home
+            known = self._homes_in.setdefault(_storage(tensor), [])
+            if not any(_has(homes[other], tensor) for other in known):
+                known.append(name)
         self._wholes: dict[int, _Whole] = {}
         self._made: dict[int, tuple[str, torch.Tensor]] = {}
         """Storages of what was computed from the checkpoint: how."""
@@ -147,10 +171,12 @@ class _Recorder(TorchDispatchMode):
 
     def _copy(self, target: torch.Tensor, view: torch.Tensor) -> torch.Tensor:
         whole = self._wholes[_storage(view)]
-        home = self._home_of.get(_storage(target))
+        homes = self._homes_in.get(_storage(target), [])
+        home = next((name for name in homes if _has(self._homes[name], target)), None)
         if home is None:
             raise InvalidArgument(
                 f"weights: '{whole.name}' is copied to memory that is no parameter's of the model"
+                + (f", or of several of {homes}" if homes else "")
             )
         if _lengths(target) != _lengths(view) or view.element_size() != whole.tensor.element_size():
             raise InvalidArgument(
@@ -180,7 +206,7 @@ class _Recorder(TorchDispatchMode):
             raise InvalidArgument(f"weights: a load is no copy: {how}: {error}") from error
         for leaf in tree_leaves(found) if names else ():
             if isinstance(leaf, torch.Tensor) and _storage(leaf) not in self._wholes:
-                if _storage(leaf) in self._home_of:
+                if _storage(leaf) in self._homes_in:
                     raise InvalidArgument(f"weights: a load is no copy: {how}")
                 self._made[_storage(leaf)] = how, leaf
         return found
@@ -192,7 +218,7 @@ class _Recorder(TorchDispatchMode):
         return Recorded(
             parameters,
             [name for name in names if name not in read],
-            sorted(set(self._home_of.values()) - written),
+            sorted({name for names in self._homes_in.values() for name in names} - written),
         )
 
     def _of(self, copy: _Copy) -> Iterable[Parameter]:
