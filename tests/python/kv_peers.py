@@ -56,8 +56,9 @@ class Side:
     def __init__(
         self, role: type, layout: kv.Layout, name: str, way: str = "local", **settings: Any
     ) -> None:
-        lease = settings.pop("engine_lease", 20.0)
-        self.engine = braid.Engine(**engine_peers.options(way, name, lease=lease))
+        engine = {"lease": settings.pop("engine_lease", 20.0)}
+        engine |= {name: settings.pop(name) for name in ("most_transfers",) if name in settings}
+        self.engine = braid.Engine(**engine_peers.options(way, name, **engine))
         self.layers = memory(layout)
         self.layout = layout
         self.cache = kv.PagedCache(self.engine, self.layers, layout)

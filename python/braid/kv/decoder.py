@@ -13,6 +13,7 @@ Who the prefillers are, and whether one is gone, is in braid.kv.sources; loads a
 """
 
 import heapq
+import math
 import secrets
 import time
 import zlib
@@ -385,29 +386,43 @@ class Decoder(Sources):
             check_pages(load.remote_pages, source.pages, f"{load.what}: at '{source.name}'")
         except InvalidArgument as error:
             self._fail(load, error)
-        for move in moves(places, load.pages, load.remote_pages):
-            if load.failure is None:
-                self._read_move(load, source, part, move)
+        load.to_read.extend(
+            partial(self._read_move, load, source, part, move)
+            for move in moves(places, load.pages, load.remote_pages)
+        )
+        self._read_on(load)
+
+    def _read_on(self, load: Load) -> None:
+        """Begins the reads that can begin: where the engine has all it takes under way, the others
+        begin when one of this load has ended, or with the next tick.
+        """
+        while load.to_read and load.failure is None:
+            try:
+                load.to_read[0]()
+            except Exhausted:
+                return
+            except Error as error:
+                self._fail(load, error)
+                return
+            load.to_read.popleft()
 
     def _read_move(self, load: Load, source: Source, part: Slice, move: Move) -> None:
         head_bytes = self.cache.layout.head_bytes
-        try:
-            ticket = self.engine.read_pages(
-                regions_of(move.ours, self.cache.regions),
-                regions_of(move.theirs, source.regions),
-                part.heads * head_bytes,
-                move.ours.ids,
-                move.theirs.ids,
-                dst_stride=move.ours.stride,
-                src_stride=move.theirs.stride,
-                dst_offset=move.ours.offsets + np.uint64(part.target_head * head_bytes),
-                src_offset=move.theirs.offsets + np.uint64(part.source_head * head_bytes),
-            )
-            load.reads.add(ticket)
-            self.counters.add("pages", move.pages)
-            self.counters.add("bytes", move.pages * part.heads * head_bytes)
-        except Error as error:
-            self._fail(load, error)
+        ticket = self.engine.read_pages(
+            regions_of(move.ours, self.cache.regions),
+            regions_of(move.theirs, source.regions),
+            part.heads * head_bytes,
+            move.ours.ids,
+            move.theirs.ids,
+            dst_stride=move.ours.stride,
+            src_stride=move.theirs.stride,
+            dst_offset=move.ours.offsets + np.uint64(part.target_head * head_bytes),
+            src_offset=move.theirs.offsets + np.uint64(part.source_head * head_bytes),
+            timeout=math.inf,  # the load's deadline counts, and a queue is no fault of its
+        )
+        load.reads.add(ticket)
+        self.counters.add("pages", move.pages)
+        self.counters.add("bytes", move.pages * part.heads * head_bytes)
 
     def _on_landed(self, load: Load) -> None:
         """A read has ended: on the engine's thread of callbacks."""
@@ -420,9 +435,12 @@ class Decoder(Sources):
 
     def _look_at_reads(self, load: Load) -> None:
         """Whether all have ended, and how; else it looks again when another one has."""
+        self._read_on(load)
         load.reads.watch(partial(self._on_landed, load))
         if load.reads.error is not None and load.failure is None:
             self._fail(load, load.reads.error)
+        elif load.to_read:  # until there is room
+            return
         elif not load.reads and load.failure is None:
             self._moving.pop(load.tag, None)
             load.stamp("last page")
@@ -478,6 +496,7 @@ class Decoder(Sources):
         if load.failure is not None:
             return
         load.failure = error
+        load.to_read.clear()
         self._moving[load.tag] = load
         load.prefill.waiting.pop(load.tag, None)
         for ticket in load.reads:
@@ -541,6 +560,8 @@ class Decoder(Sources):
         load.reads.take_away()  # one that failed while an earlier one is watched
         if load.reads.error is not None:
             self._fail(load, load.reads.error)
+        elif load.to_read:
+            self._look_at_reads(load)
         if load.failure is not None:
             self._settle(load)
 

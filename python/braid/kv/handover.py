@@ -5,6 +5,7 @@ and the consumer has said where it wants it, whichever comes later. A request is
 consumers are: only then may its pages be used again.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -193,6 +194,7 @@ class Handover(Ending):
                 src_offset=move.ours.offsets + np.uint64(part.source_head * head_bytes),
                 dst_offset=move.theirs.offsets + np.uint64(part.target_head * head_bytes),
                 imm=consumer.tag,
+                timeout=math.inf,  # the decoder has the load's deadline, and a queue is no fault
             ),
         )
 
@@ -216,6 +218,7 @@ class Handover(Ending):
                 src_offset=self.tail_slot * tails.nbytes,
                 dst_offset=consumer.tail_slot * tails.nbytes,
                 imm=consumer.tag,
+                timeout=math.inf,
             ),
         )
 

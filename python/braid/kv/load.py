@@ -1,5 +1,6 @@
 """One request at a decoder: pages that come, or that it fetches, and the proof that it is over."""
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from threading import Thread
@@ -93,6 +94,8 @@ class Load(Ending):
         self.orders: list[Order] = []
         self.expected: Ticket | None = None
         self.reads = Flying()
+        self.to_read: deque[Callable[[], object]] = deque()
+        """Reads that the engine has had no room for yet; empty once the load has failed."""
         self.tail_slot: int | None = None
         self.tail: bytes | None = None
         """What came behind the pages, once the load has ended well."""
@@ -108,4 +111,6 @@ class Load(Ending):
         self._cancel(self, None)
 
     def is_settled(self) -> bool:
-        return not self.reads and all(order.is_settled for order in self.orders)
+        return (
+            not self.reads and not self.to_read and all(order.is_settled for order in self.orders)
+        )

@@ -1,5 +1,6 @@
 """Peers that die and stop: an error in time, no wrong page, none used again too early."""
 
+import math
 import random
 import re
 import time
@@ -209,3 +210,47 @@ def test_a_decoder_is_killed_or_stopped_at_a_random_moment(way, seed):
         kv.Prefiller, LAYOUT, "p", way, silence=SILENCE_S, engine_lease=SILENCE_S, lease=3
     ) as prefill:
         kill_or_stop_a_decoder_once(prefill, way, seed)
+
+
+def test_more_loads_than_the_engine_takes_transfers_all_come(way):
+    """Reads wait for room as writes do: they are no fault of the load's."""
+    most = {"most_transfers": 16}
+    with (
+        Side(kv.Prefiller, LAYOUT, "p", way, **most) as p,
+        Side(kv.Decoder, LAYOUT, "d", way, **most) as d,
+    ):
+        there = d.role.connect([p.engine.address], LIMIT_S)
+        for ask in (d.role.pull, d.role.want):
+            names = [f"{ask.__name__} {i}" for i in range(PAGES)]
+            for page in range(PAGES):
+                fill(p.layers, LAYOUT, page, salt=page)
+            handovers = [p.role.begin(n, [i], 8, is_computed=True) for i, n in enumerate(names)]
+            where = (([i], [i]) if ask == d.role.pull else ([i], 8) for i in range(PAGES))
+            loads = [
+                ask(name, there, *pages, timeout=LIMIT_S)
+                for name, pages in zip(names, where, strict=True)
+            ]
+            for ending in (*loads, *handovers):
+                ending.wait(LIMIT_S)
+            assert all(is_right(d.layers, LAYOUT, page, page, page) for page in range(PAGES))
+
+
+def test_pages_have_no_deadline_but_the_loads(way, monkeypatch):
+    """An engine's own, 30 s, would end healthy requests behind a long queue."""
+    given = []
+    for call in ("write_pages", "read_pages"):
+        plain = getattr(braid.Engine, call)
+
+        def noted(*args, _plain=plain, **settings):
+            given.append(settings.get("timeout"))
+            return _plain(*args, **settings)
+
+        monkeypatch.setattr(braid.Engine, call, noted)
+    with Side(kv.Prefiller, LAYOUT, "p", way) as p, Side(kv.Decoder, LAYOUT, "d", way) as d:
+        there = d.role.connect([p.engine.address], LIMIT_S)
+        for request in ("pushed", "pulled"):
+            p.role.begin(request, [1], 8, is_computed=True)
+        d.role.want("pushed", there, [2], 8).wait(LIMIT_S)
+        d.role.pull("pulled", there, [1], [3]).wait(LIMIT_S)
+    assert given
+    assert set(given) == {math.inf}
