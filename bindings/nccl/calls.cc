@@ -140,6 +140,10 @@ uint64_t bytes_of(const Call& call, int num_ranks) {
   return message_bytes(call, num_ranks).value_or(0);
 }
 
+const void* shared_memory(const Call& call) {
+  return call.op == Op::kReduceScatter ? call.send : call.recv;
+}
+
 uint64_t block_bytes(const Call& call) { return call.count * kDtypeBytes[call.dtype]; }
 
 std::optional<Call> as_all_to_all(std::span<const Call> calls, int num_ranks) {

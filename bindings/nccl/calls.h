@@ -72,6 +72,16 @@ bool is_left_to_sharp(const Settings& settings, const Call& call);
 /// All ranks' blocks of a collective call that is_wanted(), together.
 uint64_t bytes_of(const Call& call, int num_ranks);
 
+/// The memory of a collective call that other ranks reach into where it lies in symmetric windows, of
+/// bytes_of(): where results land, or what a reduce_scatter's blocks are made from. NCCL requires it to
+/// lie there on all ranks or on none, and at the same offset.
+const void* shared_memory(const Call& call);
+
+/// An all_to_all that overwrites what it sends.
+inline bool is_all_to_all_in_place(const Call& call) {
+  return call.op == Op::kAllToAll && call.send == call.recv;
+}
+
 /// `count` elements of a call.
 uint64_t block_bytes(const Call& call);
 

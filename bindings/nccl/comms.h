@@ -63,9 +63,13 @@ class Entry {
   int rank() const { return rank_; }      // -1: NCCL does not say
   int device() const { return device_; }  // -1: NCCL does not say
 
-  /// What is known of an operation. By the communicator's thread.
-  const Chosen& chosen(Op op) const { return chosen_[static_cast<size_t>(op)]; }
-  Chosen& chosen(Op op) { return chosen_[static_cast<size_t>(op)]; }
+  /// What is known of an operation, in symmetric windows or elsewhere. By the communicator's thread.
+  const Chosen& chosen(Op op, bool in_windows = false) const {
+    return chosen_[in_windows ? 1 : 0][static_cast<size_t>(op)];
+  }
+  Chosen& chosen(Op op, bool in_windows = false) {
+    return chosen_[in_windows ? 1 : 0][static_cast<size_t>(op)];
+  }
   /// NCCL may sum in switches.
   bool has_sharp() const { return has_sharp_; }
   void note_sharp(bool has) { has_sharp_ = has; }
@@ -78,6 +82,7 @@ class Entry {
   void note_run() { has_run_ = true; }
 
   Windows& windows() { return windows_; }
+  const Windows& windows() const { return windows_; }
   /// Whether something is to be done, together with all ranks, before a call.
   bool must_settle() const {
     return state() == State::kUndecided || (state() == State::kTaken && windows_.has_new());
@@ -119,8 +124,8 @@ class Entry {
   std::mutex asking_;
   std::atomic<bool> is_given_up_{false};
   int num_ranks_ = 0, rank_ = -1, device_ = -1;
-  std::map<std::string, int> num_children_;  // by kind
-  std::array<Chosen, kNumOps> chosen_;
+  std::map<std::string, int> num_children_;            // by kind
+  std::array<std::array<Chosen, kNumOps>, 2> chosen_;  // the others, those in windows
   bool has_sharp_ = false;
   std::atomic<bool> is_over_nodes_{false};
   std::atomic<bool> has_run_{false};

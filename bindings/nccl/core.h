@@ -16,7 +16,7 @@
 extern "C" {
 #endif
 
-#define BRAID_NCCL_CORE_VERSION 7u
+#define BRAID_NCCL_CORE_VERSION 8u
 #define BRAID_NCCL_MOST_RANKS 16       /* of one host; more are never taken over */
 #define BRAID_NCCL_MOST_NODE_RANKS 256 /* of several hosts */
 
@@ -65,6 +65,15 @@ typedef struct {
   uint64_t config; /* differs where what it was asked for differs; the same on all ranks */
   /* Enqueues a call on its stream; an ncclResult_t, which is 0 when that is done. */
   int (*run)(void* context, const braid_nccl_call*);
+  /* What calls in symmetric windows need; ncclResult_ts. Memory for windows on the current device, which is
+   * no matter of the communicator: it may be given back when that is gone. */
+  int (*take_memory)(void* context, uint64_t bytes, void** memory);
+  int (*give_memory_back)(void* context, void* memory);
+  /* Collective: such memory as a window, NULL where the library has no use for one. Not 0: nothing was
+   * made; but ncclInProgress: it may yet be. */
+  int (*open_window)(void* context, void* memory, uint64_t bytes, void** window);
+  /* Of this rank alone. */
+  int (*close_window)(void* context, void* window);
 } braid_nccl_real;
 
 /* What a rank sends to one node and receives from one, at the same time; bytes. */
@@ -120,11 +129,12 @@ typedef struct {
   int (*open)(braid_nccl_seat*, const braid_nccl_place*, braid_nccl_why why);
   /* Collective, on a seat that is open, and while no rank has anything else to do with the real
    * communicator: which of the two is faster in `op`, in small messages or in large ones (choice.h),
-   * for which memory is taken where braid is. Without a real one: nobody is asked, and all is won
-   * that there is memory for. Every rank has the same answer. Not 0: the seat is of no use any
-   * longer, on any rank, and the real communicator may have work left that does not end. */
-  int (*race)(braid_nccl_seat*, int op, int is_large, const braid_nccl_real*, braid_nccl_choice*,
-              braid_nccl_why why);
+   * for which memory is taken where braid is; in symmetric windows, or in memory that nobody
+   * registered. Without a real one: nobody is asked, and all is won that there is memory for. Every
+   * rank has the same answer. Not 0: the seat is of no use any longer, on any rank, and the real
+   * communicator may have work left that does not end. */
+  int (*race)(braid_nccl_seat*, int op, int is_large, int in_windows, const braid_nccl_real*,
+              braid_nccl_choice*, braid_nccl_why why);
   /* Enqueues a call on its stream. */
   int (*run)(braid_nccl_seat*, const braid_nccl_call*, braid_nccl_why why);
   /* Collective, on a seat that is open: results of calls land in place in this memory, in which all

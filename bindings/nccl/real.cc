@@ -36,6 +36,8 @@ Real load_real(const Library& library) {
   find(library, Name::kCommDestroy, loaded.destroy);
   find(library, Name::kCommAbort, loaded.abort);
   find(library, Name::kCommRevoke, loaded.revoke);
+  find(library, Name::kMemAlloc, loaded.mem_alloc);
+  find(library, Name::kMemFree, loaded.mem_free);
   find(library, Name::kCommWindowRegister, loaded.window_register);
   find(library, Name::kCommWindowDeregister, loaded.window_deregister);
   find(library, Name::kCommGetAsyncError, loaded.get_async_error);

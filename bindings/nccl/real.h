@@ -22,6 +22,8 @@ struct Real {
   NcclResult (*destroy)(NcclComm);
   NcclResult (*abort)(NcclComm);
   NcclResult (*revoke)(NcclComm, int flags);
+  NcclResult (*mem_alloc)(void** memory, size_t bytes);
+  NcclResult (*mem_free)(void* memory);
   NcclResult (*window_register)(NcclComm, void* memory, size_t bytes, void** window, int flags);
   NcclResult (*window_deregister)(NcclComm, void* window);
   NcclResult (*get_async_error)(NcclComm, NcclResult*);

@@ -40,8 +40,11 @@ Left why_left(const Settings& settings, const Entry* entry, const Call& call) {
   if (entry->is_over_nodes() && !goes_over_nodes(settings, call, entry->num_ranks()))
     return Left::kOverNodes;
   if (!is_wanted(settings, call, entry->num_ranks())) return Left::kSettings;
-  const Chosen& chosen = entry->chosen(call.op);
-  return chosen.is_known[0] || chosen.is_known[1] ? Left::kFaster : Left::kCaptured;
+  for (const bool in_windows : {false, true}) {
+    const Chosen& chosen = entry->chosen(call.op, in_windows);
+    if (chosen.is_known[0] || chosen.is_known[1]) return Left::kFaster;
+  }
+  return Left::kCaptured;
 }
 
 void Reasons::note_taken(bool is_over_nodes) {

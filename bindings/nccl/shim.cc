@@ -90,10 +90,12 @@ bool Shim::may_take(Entry& entry, const Call& call) {
   if (entry.is_over_nodes() && !goes_over_nodes(settings_, call, entry.num_ranks())) return false;
   if (is_exchange(call)) return settings_.is_grouped_exchange && this_group().depth > 0;
   if (!is_wanted(settings_, call, entry.num_ranks())) return false;
-  const bool is_settled =
-      entry.state() == Entry::State::kTaken && races_before(entry, call).empty();
-  return is_settled ? is_ours(entry, call)
-                    : entry.core().is_capturing(entry.device(), call.stream) == 0;
+  const bool is_taken = entry.state() == Entry::State::kTaken;
+  // New windows are mapped first: whether the call lies in one decides who has it. Also in a capture, for
+  // a call that may be ours.
+  const bool is_settled = is_taken && !has_new_windows(entry) && races_before(entry, call).empty();
+  if (is_settled || is_captured(entry, call)) return is_taken && is_ours(entry, call);
+  return true;
 }
 
 NcclResult Shim::submit(const Call& call) {
@@ -110,19 +112,19 @@ NcclResult Shim::submit(const Call& call) {
     group.kept.push_back({entry, call});
     return NcclResult::kSuccess;
   }
-  settle(*entry, call.comm, call.op, races_before(*entry, call));
+  settle(*entry, call.op);
+  if (const Races races = races_before(*entry, call); !races.empty() && !is_captured(*entry, call))
+    race_all(*entry, call.comm, races);
   if (is_ours(*entry, call)) return run(*entry, call);
   if (entry->is_given_up()) return refuse(call);
   leave(entry.get(), call);
   return hand_on(call);
 }
 
-void Shim::settle(Entry& entry, NcclComm comm, Op op, const Races& races) {
+void Shim::settle(Entry& entry, Op op) {
   if (entry.state() == Entry::State::kUndecided) open(entry, op);
-  if (entry.state() != Entry::State::kTaken) return;
-  if (entry.must_settle()) map_windows(entry);  // it is taken over, and has new ones
-  for (const Race& each : races)
-    if (entry.state() == Entry::State::kTaken && !is_known(entry, each)) race(entry, comm, each);
+  // It is taken over, and has new ones.
+  if (entry.state() == Entry::State::kTaken && entry.must_settle()) map_windows(entry);
 }
 
 void Shim::open(Entry& entry, Op op) {

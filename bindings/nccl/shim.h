@@ -20,6 +20,7 @@
 #include <atomic>
 #include <compare>
 #include <functional>
+#include <latch>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -95,20 +96,28 @@ class Shim {
   void part(const std::shared_ptr<Entry>& entry, bool is_in_peace);
   static void interrupt(Entry& entry);
   bool learn(Entry& entry, NcclComm comm);
-  /// Sizes of an operation in which a race, or room for it, is to come first.
+  /// Sizes of an operation, in symmetric windows or elsewhere, in which a race, or room for it, is to
+  /// come first.
   struct Race {
     Op op;
-    bool is_large;
+    bool is_large, in_windows;
     auto operator<=>(const Race&) const = default;
   };
   using Races = std::set<Race>;
-  void settle(Entry& entry, NcclComm comm, Op op, const Races& races);
+  void settle(Entry& entry, Op op);
   void open(Entry& entry, Op op);
   void lose(Entry& entry, const char* why);
   static bool is_known(const Entry& entry, const Race& race) {
-    return entry.chosen(race.op).is_known[race.is_large ? 1 : 0];
+    return entry.chosen(race.op, race.in_windows).is_known[race.is_large ? 1 : 0];
   }
   Races races_before(const Entry& entry, const Call& call) const;
+  static bool is_captured(const Entry& entry, const Call& call) {
+    return entry.core().is_capturing(entry.device(), call.stream) != 0;
+  }
+  bool minds_windows(const Entry& entry) const;
+  bool is_in_windows(const Entry& entry, const Call& call) const;
+  bool has_new_windows(const Entry& entry) const;
+  void race_all(Entry& entry, NcclComm comm, const Races& races);
   void race(Entry& entry, NcclComm comm, const Race& race);
   bool is_ours(const Entry& entry, const Call& call) const;
   void map_windows(Entry& entry);
@@ -125,6 +134,7 @@ class Shim {
   NcclResult end_of(NcclComm rail, NcclResult now);
   NcclResult end_of(Entry& entry, NcclComm comm, NcclResult now);
   static int run_real(void* racer, const braid_nccl_call* call);
+  static int open_window_of_race(void* racer, void* memory, uint64_t bytes, void** window);
   NcclResult give_all(NcclComm rail, const void* send, void* recv, uint64_t bytes,
                       CudaStream stream);
   NcclResult exchange(NcclComm rail, const braid_nccl_passage& passage, CudaStream stream);
@@ -154,9 +164,10 @@ class Shim {
     NcclComm comm = nullptr;
     Op op{};  // the first that may be what all of it is decided at
     bool has_window = false;
-    Races races;
+    std::vector<Call> calls;  // that are not captured
   };
   std::map<Entry*, Needs> needs_of(const Group& group) const;
+  void settle_one(Entry& entry, const Needs& needs, const std::latch& real_end);
   NcclResult settle_beside(Group& group);
   void find_exchanges(std::vector<Kept>& kept);
   NcclResult hand_on_rest(Group& group);

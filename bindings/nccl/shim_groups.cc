@@ -107,21 +107,32 @@ std::map<Entry*, Shim::Needs> Shim::needs_of(const Group& group) const {
     const bool has_window =
         std::any_of(group.windows.begin(), group.windows.end(),
                     [&](const MadeWindow& made) { return made.entry.get() == entry; });
-    const Races races = races_before(*entry, each.call);
-    if (!has_window && races.empty() && !entry->must_settle()) continue;
+    if (!has_window && races_before(*entry, each.call).empty() && !entry->must_settle()) continue;
     const bool is_first = !all.contains(entry);
     Needs& needs = all[entry];
     if (is_first || goes_over_nodes(settings_, each.call, entry->num_ranks()))
       needs.op = each.call.op;
     needs.comm = each.call.comm;
     needs.has_window = has_window;
-    needs.races.insert(races.begin(), races.end());
+    // Asked on the program's own thread: its default stream may be another one elsewhere.
+    if (!is_captured(*entry, each.call)) needs.calls.push_back(each.call);
   }
   return all;
 }
 
-/// Ends the real group meanwhile, if there is anything to set up. A race waits for that end: the
-/// group may have calls of the same communicator, which the other ranks have made by then, too.
+/// A race waits for the real group's end, which may have calls of the same communicator that the other
+/// ranks have made by then, too; and so do windows that the group makes.
+void Shim::settle_one(Entry& entry, const Needs& needs, const std::latch& real_end) {
+  if (entry.state() == Entry::State::kUndecided) open(entry, needs.op);
+  if (needs.has_window) real_end.wait();
+  settle(entry, needs.op);
+  Races races;
+  for (const Call& call : needs.calls) races.merge(races_before(entry, call));
+  if (!races.empty()) real_end.wait();
+  race_all(entry, needs.comm, races);
+}
+
+/// Ends the real group meanwhile, if there is anything to set up.
 NcclResult Shim::settle_beside(Group& group) {
   const std::map<Entry*, Needs> unsettled = needs_of(group);
   if (unsettled.empty()) return NcclResult::kSuccess;
@@ -129,9 +140,7 @@ NcclResult Shim::settle_beside(Group& group) {
   Beside settling;
   for (const auto& each : unsettled)
     settling.begin([this, &real_end, entry = each.first, &needs = each.second]() noexcept {
-      if (entry->state() == Entry::State::kUndecided) open(*entry, needs.op);
-      if (needs.has_window || !needs.races.empty()) real_end.wait();
-      settle(*entry, needs.comm, needs.op, needs.races);
+      settle_one(*entry, needs, real_end);
     });
   const NcclResult ended = end_real(group);
   real_end.count_down();

@@ -48,16 +48,18 @@ NcclResult wait_for_end(NcclResult now, const Ask& ask) {
 /// What must be decided before a call. Between the largest small size and the smallest large one
 /// both must be won, so that a large call asks about both.
 Shim::Races Shim::races_before(const Entry& entry, const Call& call) const {
+  const bool in_windows = is_in_windows(entry, call);
+  if (in_windows && is_all_to_all_in_place(call)) return {};
   // Over nodes rails are made there, too, whoever decides.
   const bool may_go_over_nodes = entry.state() == Entry::State::kUndecided &&
                                  goes_over_nodes(settings_, call, entry.num_ranks());
   const bool is_raced =
       settings_.chosen_by == ChosenBy::kRace || entry.is_over_nodes() || may_go_over_nodes;
-  const Chosen& chosen = entry.chosen(call.op);
+  const Chosen& chosen = entry.chosen(call.op, in_windows);
   Races races;
-  if (is_raced && !chosen.is_known[0]) races.insert({call.op, false});
+  if (is_raced && !chosen.is_known[0]) races.insert({call.op, false, in_windows});
   if (is_large(bytes_of(call, entry.num_ranks())) && !chosen.is_known[1])
-    races.insert({call.op, true});
+    races.insert({call.op, true, in_windows});
   return races;
 }
 
@@ -65,7 +67,11 @@ Shim::Races Shim::races_before(const Entry& entry, const Call& call) const {
 bool Shim::is_ours(const Entry& entry, const Call& call) const {
   if (entry.state() != Entry::State::kTaken) return false;
   const uint64_t bytes = bytes_of(call, entry.num_ranks());
-  const Chosen& chosen = entry.chosen(call.op);
+  const bool in_windows = is_in_windows(entry, call);
+  // Braid puts what it overwrites aside first; NCCL does not, and such calls in windows were up to 8 %
+  // slower (records/nccl_tests_windows_h100_2.json).
+  if (in_windows && is_all_to_all_in_place(call)) return false;
+  const Chosen& chosen = entry.chosen(call.op, in_windows);
   if (entry.is_over_nodes())
     return goes_over_nodes(settings_, call, entry.num_ranks()) && is_braids(chosen.choice, bytes);
   if (settings_.chosen_by == ChosenBy::kRace) return is_braids(chosen.choice, bytes);
@@ -73,17 +79,38 @@ bool Shim::is_ours(const Entry& entry, const Call& call) const {
   return !is_large(bytes) || chosen.choice.won != 0;  // there is memory for it
 }
 
+void Shim::race_all(Entry& entry, NcclComm comm, const Races& races) {
+  for (const Race& each : races)
+    if (entry.state() == Entry::State::kTaken && !is_known(entry, each)) race(entry, comm, each);
+}
+
 void Shim::race(Entry& entry, NcclComm comm, const Race& race) {
   Racer racer{this, &entry, comm};
-  braid_nccl_real behind{&racer, 0, entry.config(), run_real};
+  const auto take_memory = [](void* of, uint64_t bytes, void** memory) {
+    const Inside inside;
+    return static_cast<int>(static_cast<Racer*>(of)->shim->real_.mem_alloc(memory, bytes));
+  };
+  const auto give_memory_back = [](void* of, void* memory) {
+    const Inside inside;
+    return static_cast<int>(static_cast<Racer*>(of)->shim->real_.mem_free(memory));
+  };
+  const auto close_window = [](void* of, void* window) {
+    const Racer& from = *static_cast<Racer*>(of);
+    const Inside inside;
+    return static_cast<int>(from.shim->real_.window_deregister(from.comm, window));
+  };
+  braid_nccl_real behind{
+      &racer,      0, entry.config(), run_real, take_memory, give_memory_back, open_window_of_race,
+      close_window};
   if (real_.version(&behind.version) != NcclResult::kSuccess) behind.version = 0;
   const bool is_raced = settings_.chosen_by == ChosenBy::kRace &&
                         !(entry.is_over_nodes() && settings_.nodes == Nodes::kOn);
   (void)end_of(entry, comm, NcclResult::kInProgress);  // of what a group has just handed on
   braid_nccl_choice choice{};
   Why why;
-  const int code = entry.core().race(entry.seat(), static_cast<int>(race.op), race.is_large ? 1 : 0,
-                                     is_raced ? &behind : nullptr, &choice, why);
+  const int code =
+      entry.core().race(entry.seat(), static_cast<int>(race.op), race.is_large ? 1 : 0,
+                        race.in_windows ? 1 : 0, is_raced ? &behind : nullptr, &choice, why);
   if (code != 0 && !entry.has_run() && !entry.is_over_nodes()) {
     entry.decide(Entry::State::kHandedOn);
     return say_left(entry, why.text());
@@ -96,7 +123,7 @@ void Shim::race(Entry& entry, NcclComm comm, const Race& race) {
   const bool is_unknown = entry.is_over_nodes() && settings_.chosen_by == ChosenBy::kLimits &&
                           settings_.nodes == Nodes::kAuto;
   if (is_unknown && code == 0) choice = {};
-  Chosen& chosen = entry.chosen(race.op);
+  Chosen& chosen = entry.chosen(race.op, race.in_windows);
   chosen.choice.measured |= choice.measured;
   chosen.choice.won |= choice.won;
   chosen.is_known[race.is_large ? 1 : 0] = true;
@@ -115,6 +142,22 @@ int Shim::run_real(void* racer, const braid_nccl_call* call) {
                    to.comm,
                    call->stream};
   return static_cast<int>(to.shim->end_of(*to.entry, to.comm, to.shim->forward(asked)));
+}
+
+/// Libraries that work in the background answer success at once, and write the handle later. One that
+/// never says that it is through may write it at any time.
+int Shim::open_window_of_race(void* racer, void* memory, uint64_t bytes, void** window) {
+  const Racer& to = *static_cast<Racer*>(racer);
+  auto made = std::make_unique<void*>(nullptr);
+  NcclResult now;
+  {
+    const Inside inside;
+    now = to.shim->real_.window_register(to.comm, memory, bytes, made.get(), kSymmetric);
+  }
+  if (is_good(now)) now = to.shim->end_of(*to.entry, to.comm, NcclResult::kInProgress);
+  *window = now == NcclResult::kSuccess ? *made : nullptr;
+  if (now == NcclResult::kInProgress) (void)made.release();
+  return static_cast<int>(now);
 }
 
 /// Of a rail that is being made: nobody else has it yet (core/nodes/nccl_rail.h asks about its calls).

@@ -1,5 +1,7 @@
 // Windows of symmetric memory: written down where they are made, mapped where all ranks come to a
 // call that is taken over (windows.h).
+#include <algorithm>
+
 #include "base/log.h"
 #include "base/units.h"
 #include "bindings/nccl/inside.h"
@@ -42,6 +44,27 @@ void Shim::note_windows(Group& group, NcclResult ended) {
   if (is_good(ended))
     for (const MadeWindow& made : group.windows) note_window(made);
   group.windows.clear();
+}
+
+/// Whether calls in windows are another matter than others. Between nodes nothing goes through them.
+bool Shim::minds_windows(const Entry& entry) const {
+  return settings_.chosen_by == ChosenBy::kRace && !entry.is_over_nodes();
+}
+
+/// Of a collective call, in those that are mapped. All ranks see it alike, for NCCL has the program use
+/// symmetric windows on all of them at the same offsets, and they are mapped on all of them or on none.
+bool Shim::is_in_windows(const Entry& entry, const Call& call) const {
+  return minds_windows(entry) &&
+         entry.windows().has(shared_memory(call), bytes_of(call, entry.num_ranks()));
+}
+
+/// Whether a call might lie in one that is not mapped yet, or that the group of this thread makes.
+bool Shim::has_new_windows(const Entry& entry) const {
+  if (!minds_windows(entry)) return false;
+  const std::vector<MadeWindow>& made = this_group().windows;
+  return entry.windows().has_new() ||
+         std::any_of(made.begin(), made.end(),
+                     [&](const MadeWindow& one) { return one.entry.get() == &entry; });
 }
 
 void Shim::map_windows(Entry& entry) {

@@ -41,7 +41,21 @@ void Windows::note_mapped(bool is_mapped) {
   const auto one = std::find_if(all_.begin(), all_.end(), [](const One& o) { return o.is_new; });
   one->is_new = false;
   one->is_mapped = is_mapped;
-  if (!is_mapped || one->memory == nullptr) all_.erase(one);
+  if (!is_mapped || one->memory == nullptr)
+    all_.erase(one);
+  else
+    ++num_mapped_;
+}
+
+bool Windows::has(const void* memory, uint64_t bytes) const {
+  if (num_mapped_.load(std::memory_order_acquire) == 0) return false;
+  const auto begin = reinterpret_cast<uintptr_t>(memory);
+  const std::lock_guard lock(mutex_);
+  return std::any_of(all_.begin(), all_.end(), [&](const One& one) {
+    const auto base = reinterpret_cast<uintptr_t>(one.memory);
+    return one.is_mapped && begin >= base && begin - base <= one.bytes &&
+           bytes <= one.bytes - (begin - base);
+  });
 }
 
 void* Windows::drop(void* handle) {
@@ -52,6 +66,7 @@ void* Windows::drop(void* handle) {
   if (one == all_.end()) return nullptr;
   void* const memory = one->is_mapped ? one->memory : nullptr;
   one->memory = one->handle = nullptr;  // the library may give the handle to another one
+  if (memory != nullptr) --num_mapped_;
   if (!one->is_new) all_.erase(one);
   return memory;
 }

@@ -35,6 +35,8 @@ class Windows {
     // Not under the mutex: it waits for the other ranks.
     while (const std::optional<Span> next = next_new()) note_mapped(map(next->memory, next->bytes));
   }
+  /// Whether all of this memory lies in a window that is mapped.
+  bool has(const void* memory, uint64_t bytes) const;
   bool has_new() const { return has_new_.load(std::memory_order_acquire); }
 
   /// The program gives it back. Its memory where it is mapped, else null.
@@ -60,6 +62,7 @@ class Windows {
   mutable std::mutex mutex_;
   std::vector<One> all_;  // new ones behind the others
   std::atomic<bool> has_new_{false};
+  std::atomic<size_t> num_mapped_{0};
 };
 
 }  // namespace braid::nccl

@@ -35,6 +35,8 @@ const char* name_of(braid_nccl_op op) {
   return kNames[op];
 }
 
+const char* where(const Entrants& for_) { return for_.in_windows ? " in windows" : ""; }
+
 Result<std::string> agreed_key(const Entrants& for_, const RaceTerms& terms) {
   sys::Cuda& cuda = for_.device.cuda();
   BRAID_ASSIGN_OR_RETURN(const sys::DeviceFacts facts, cuda.device(for_.device.ordinal()));
@@ -42,7 +44,7 @@ Result<std::string> agreed_key(const Entrants& for_, const RaceTerms& terms) {
   const std::string own = own_facts(facts.name + " " + facts.pci_address, driver);
   BRAID_ASSIGN_OR_RETURN(auto ranks, for_.group.exchange("nccl race of", own, terms.deadline));
   return race_key({for_.op, for_.sizes, for_.real.version, for_.real.config, std::move(ranks),
-                   for_.nodes != nullptr ? for_.nodes->map : ""},
+                   for_.nodes != nullptr ? for_.nodes->map : "", for_.in_windows},
                   terms.config);
 }
 
@@ -92,20 +94,21 @@ Result<bool> is_calm(const Entrants& for_, const RaceTerms& terms, bool takes_tu
 void tell_disturbed(const Entrants& for_) {
   if (for_.group.rank() == 0)
     log::warn("nccl",
-              "{} among {} ranks is left to NCCL: other work on these GPUs, beside which nobody "
+              "{}{} among {} ranks is left to NCCL: other work on these GPUs, beside which nobody "
               "can tell who is faster; nothing is kept",
-              name_of(for_.op), for_.group.size());
+              name_of(for_.op), where(for_), for_.group.size());
 }
 
 void tell(const Entrants& for_, const Outcome& outcome) {
   if (for_.group.rank() != 0) return;
   for (size_t i = 0; i < outcome.sizes.size(); ++i) {
     const RacedSize& size = outcome.sizes[i];
-    log::info("nccl", "race: {} of {} among {}: NCCL {:.1f} us, braid {:.1f} us, {:.3f}x: {}",
-              name_of(for_.op), format_bytes(kRacedBytes[for_.sizes.begin + i]), for_.group.size(),
-              size.nccl_us, size.braid_us, size.ratio, size.is_won ? "braid" : "NCCL");
+    log::info("nccl", "race: {} of {}{} among {}: NCCL {:.1f} us, braid {:.1f} us, {:.3f}x: {}",
+              name_of(for_.op), format_bytes(kRacedBytes[for_.sizes.begin + i]), where(for_),
+              for_.group.size(), size.nccl_us, size.braid_us, size.ratio,
+              size.is_won ? "braid" : "NCCL");
   }
-  log::info("nccl", "race: {} among {}, {} messages, took {}{}", name_of(for_.op),
+  log::info("nccl", "race: {}{} among {}, {} messages, took {}{}", name_of(for_.op), where(for_),
             for_.group.size(), for_.sizes.begin < kNumSmall ? "small" : "large",
             format_ns(outcome.elapsed_ns),
             outcome.is_over_time ? ", all the time there was: larger ones are NCCL's" : "");
@@ -135,8 +138,11 @@ Result<Ran> run_if_calm(const Entrants& for_, const RaceTerms& terms) {
     BRAID_RETURN_IF_ERROR(track.prepare());
     Result<Outcome> raced =
         race(track, terms.time_ns, takes_turns ? kAgreementOfTurns : kAgreement, for_.least_gain());
-    if (raced.status().code() == Code::kUnsupported) {
-      log::info("nccl", "{} is left to NCCL: {}", name_of(for_.op), raced.status().message());
+    const bool is_refused = raced.status().code() == Code::kUnsupported;
+    if (raced.ok() || is_refused) BRAID_RETURN_IF_ERROR(track.finish());
+    if (is_refused) {
+      log::info("nccl", "{}{} is left to NCCL: {}", name_of(for_.op), where(for_),
+                raced.status().message());
       return Ran{};
     }
     BRAID_ASSIGN_OR_RETURN(ran.outcome, std::move(raced));

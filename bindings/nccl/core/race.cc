@@ -34,16 +34,15 @@ class Racing {
  private:
   /// Twice, where braid wins the first time.
   Status size(size_t i) {
-    laps_of_size_.clear();
     num_bad_ = 0;
-    lap_ns_ *= kGrowth;                    // 0 before the first
-    BRAID_RETURN_IF_ERROR(lap(i, false));  // connects, and warms up
+    lap_ns_ *= kGrowth;                       // 0 before the first
+    BRAID_RETURN_IF_ERROR(lap(i, 0, false));  // connects, and warms up
     Verdict verdict = Verdict::kBraid;
-    for (int heat = 0; heat < 2 && verdict == Verdict::kBraid; ++heat) {
+    for (int heat = 0; heat < kNumHeats && verdict == Verdict::kBraid; ++heat) {
       laps_.clear();
       do {
         if (outcome_.is_over_time) return {};
-        BRAID_RETURN_IF_ERROR(lap(i, true));
+        BRAID_RETURN_IF_ERROR(lap(i, heat, true));
         verdict = num_bad_ > kMostBadLaps ? Verdict::kNccl : judge(laps_, least_gain_);
       } while (verdict == Verdict::kOpen);
     }
@@ -51,12 +50,12 @@ class Racing {
     return {};
   }
 
-  Status lap(size_t i, bool counts) {
+  Status lap(size_t i, int heat, bool counts) {
     if (outcome_.elapsed_ns + lap_ns_ > time_ns_) {
       outcome_.is_over_time = true;
       return {};
     }
-    BRAID_ASSIGN_OR_RETURN(const Lap ran, track_.run(i, calls_of_burst(i)));
+    BRAID_ASSIGN_OR_RETURN(const Lap ran, track_.run(i, calls_of_burst(i), heat));
     const int64_t took_ns = std::max<int64_t>(ran.elapsed_ns - outcome_.elapsed_ns, 0);
     outcome_.elapsed_ns += took_ns;
     if (!counts) return {};  // NCCL connects at its first call, which no other one tells of
@@ -67,7 +66,6 @@ class Racing {
       return {};
     }
     laps_.push_back(*slowest);
-    laps_of_size_.push_back(*slowest);
     return {};
   }
 
@@ -77,10 +75,10 @@ class Racing {
     if (is_won) outcome_.choice.won |= bit;
     RacedSize raced;
     raced.is_won = is_won;
-    raced.ratio = median_ratio(laps_of_size_);
-    if (!laps_of_size_.empty()) {
-      raced.nccl_us = median_us(laps_of_size_, &LapTimes::nccl_us, calls_of_burst(i));
-      raced.braid_us = median_us(laps_of_size_, &LapTimes::braid_us, calls_of_burst(i));
+    raced.ratio = median_ratio(laps_);
+    if (!laps_.empty()) {
+      raced.nccl_us = median_us(laps_, &LapTimes::nccl_us, calls_of_burst(i));
+      raced.braid_us = median_us(laps_, &LapTimes::braid_us, calls_of_burst(i));
     }
     outcome_.sizes.push_back(raced);
   }
@@ -90,7 +88,7 @@ class Racing {
   const Agreement agreement_;
   const double least_gain_;
   Outcome outcome_;
-  std::vector<LapTimes> laps_, laps_of_size_;  // of a heat, of both
+  std::vector<LapTimes> laps_;  // of a heat
   int num_bad_ = 0;
   int64_t lap_ns_ = 0;  // what the next one will take, as far as is known
 };

@@ -32,17 +32,20 @@ struct SizeRange {
   size_t num() const { return end - begin; }
 };
 
+/// Braid must win both.
+inline constexpr int kNumHeats = 2;
+
 class Track {
  public:
   virtual ~Track() = default;
   /// Those that are to be run, and that there is memory for.
   virtual SizeRange sizes() const = 0;
-  /// Collective: bursts of `num_calls` calls of size kRacedBytes[i]. unsupported, on all ranks: NCCL
-  /// has no such call.
-  virtual Result<Lap> run(size_t i, int num_calls) = 0;
+  /// Collective: bursts of `num_calls` calls of size kRacedBytes[i], as they are in this heat.
+  /// unsupported, on all ranks: NCCL has no such call.
+  virtual Result<Lap> run(size_t i, int num_calls, int heat) = 0;
 };
 
-/// Of one size.
+/// Of one size, by its last heat.
 struct RacedSize {
   double nccl_us = 0, braid_us = 0;  // of a call, the medians
   double ratio = 0;                  // the laps' median

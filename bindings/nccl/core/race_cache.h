@@ -21,6 +21,7 @@ struct Raced {
   uint64_t nccl_config;
   std::vector<std::string> ranks;  // what each says of itself: own_facts()
   std::string nodes = "";          // "2 x 2"; empty: one node
+  bool in_windows = false;
 };
 
 /// This rank's GPU, its driver, and what the environment of races is: variables and files.

@@ -17,11 +17,9 @@ namespace {
 
 constexpr uint64_t kElementBytes = 2;  // bfloat16, what most programs send
 constexpr auto kBetweenPolls = std::chrono::microseconds(20);
-constexpr int64_t kShutPatience = 200_ms;
 
 /// What outlives a track whose work does not end. Never given back: whoever uses it may wake up.
 struct Left {
-  sys::DeviceMemory send, recv;
   sys::OwnedStream stream;
   std::array<sys::OwnedEvent, 2> events;
 };
@@ -47,35 +45,13 @@ Status judge_codes(const std::vector<std::vector<int64_t>>& all, const Status& o
   return {};
 }
 
-Status RealCalls::run(const braid_nccl_real& real, const braid_nccl_call& call) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (is_shut_) return unavailable("the communicator was broken off");
-    is_inside_ = true;
-  }
-  const int result = real.run(real.context, &call);
-  is_inside_ = false;
-  if (result != 0) return unsupported("NCCL answered {} to a call that was to be timed", result);
-  return {};
-}
-
-void RealCalls::shut() {
-  {
-    const std::lock_guard lock(mutex_);
-    is_shut_ = true;
-  }
-  const Deadline patience = Deadline::after_ns(kShutPatience);
-  while (is_inside_ && !patience.passed()) std::this_thread::sleep_for(kBetweenPolls);
-}
-
 RaceTrack::~RaceTrack() {
   if (!is_left_) return;
   if (const auto is_done = for_.device.cuda().is_done(stream_.get());
       is_done.ok() && is_done.value())
     return;
   Left* const left = new Left;
-  left->send = std::move(send_);
-  left->recv = std::move(recv_);
+  memory_.leave();
   left->stream = std::move(stream_);
   left->events = std::move(events_);
 }
@@ -88,17 +64,9 @@ Status RaceTrack::take_memory() {
     BRAID_ASSIGN_OR_RETURN(
         event, sys::own<sys::OwnedEvent>(cuda, cuda.create_event(sys::EventTiming::kOn)));
   }
-  for (sizes_ = for_.sizes; sizes_.num() > 0; --sizes_.end) {
-    const uint64_t bytes = kRacedBytes[sizes_.end - 1];
-    auto send = sys::own<sys::DeviceMemory>(cuda, cuda.alloc(bytes));
-    auto recv = sys::own<sys::DeviceMemory>(cuda, cuda.alloc(bytes));
-    if (!send.ok() || !recv.ok()) continue;
-    send_ = std::move(send).value();
-    recv_ = std::move(recv).value();
-    BRAID_RETURN_IF_ERROR(cuda.fill(send_.get(), 0, bytes, stream_.get()));
-    return cuda.fill(recv_.get(), 0, bytes, stream_.get());
-  }
-  return exhausted("there is no memory to race in");
+  sizes_ = for_.sizes;
+  is_left_ = true;  // it is filled
+  return memory_.take(sizes_, stream_.get());
 }
 
 Status RaceTrack::prepare() {
@@ -110,17 +78,22 @@ Status RaceTrack::prepare() {
   for (const std::vector<int64_t>& of_rank : all)
     sizes_.end =
         std::min(sizes_.end, sizes_.begin + static_cast<size_t>(std::max<int64_t>(of_rank[0], 0)));
+  if (sizes_.num() == 0) return {};
+  BRAID_ASSIGN_OR_RETURN(const bool is_open,
+                         memory_.open(for_.group, kRacedBytes[sizes_.end - 1], deadline_));
+  if (!is_open) sizes_.end = sizes_.begin;
   return {};
 }
 
-Result<Lap> RaceTrack::run(size_t i, int num_calls) {
+Result<Lap> RaceTrack::run(size_t i, int num_calls, int heat) {
+  const Burst burst{kRacedBytes[i], num_calls, is_in_place(heat)};
   // In turn: what one of them leaves behind, a warm cache or a hot GPU, meets both alike.
   real_first_ = !real_first_;
   Status own;
   int64_t took_ns[2] = {0, 0};  // braid, NCCL
   for (const bool is_real : {real_first_, !real_first_}) {
     if (!own.ok()) break;
-    const Result<int64_t> took = burst_ns(i, num_calls, is_real);
+    const Result<int64_t> took = burst_ns(burst, is_real);
     own = took.status();
     if (took.ok()) took_ns[is_real ? 1 : 0] = took.value();
   }
@@ -141,9 +114,9 @@ Result<Lap> RaceTrack::run(size_t i, int num_calls) {
 }
 
 /// unsupported: NCCL refused the first of them, so nothing of it lies anywhere.
-Status RaceTrack::enqueue_burst(size_t i, int num_calls, bool is_real) {
-  const braid_nccl_call call = call_of(kRacedBytes[i]);
-  for (int k = 0; k < num_calls; ++k) {
+Status RaceTrack::enqueue_burst(const Burst& burst, bool is_real) {
+  const braid_nccl_call call = call_of(burst);
+  for (int k = 0; k < burst.num_calls; ++k) {
     const Status own = is_real ? for_.real_calls.run(for_.real, call) : for_.enqueue_ours(call);
     if (own.ok()) continue;
     return k == 0 && is_real ? own : unavailable("call {}: {}", k, own.message());
@@ -152,14 +125,14 @@ Status RaceTrack::enqueue_burst(size_t i, int num_calls, bool is_real) {
 }
 
 // A rank that NCCL refused comes to the second barrier, too: the others may have been refused alike.
-Result<int64_t> RaceTrack::burst_ns(size_t i, int num_calls, bool is_real) {
+Result<int64_t> RaceTrack::burst_ns(const Burst& burst, bool is_real) {
   sys::Cuda& cuda = for_.device.cuda();
   const sys::Stream stream = stream_.get();
   is_left_ = true;  // until it is seen to be through
   for_.device.order().expect_call();
   BRAID_RETURN_IF_ERROR(for_.barrier(stream));
   BRAID_RETURN_IF_ERROR(cuda.record(events_[0].get(), stream));
-  const Status enqueued = enqueue_burst(i, num_calls, is_real);
+  const Status enqueued = enqueue_burst(burst, is_real);
   if (!enqueued.ok() && enqueued.code() != Code::kUnsupported) return enqueued;
   BRAID_RETURN_IF_ERROR(for_.barrier(stream));
   BRAID_RETURN_IF_ERROR(cuda.record(events_[1].get(), stream));
@@ -181,19 +154,32 @@ Status RaceTrack::wait_for(sys::Event event) {
   }
 }
 
-// In place where programs do it so. A sum of zeros takes as long as any other.
-braid_nccl_call RaceTrack::call_of(uint64_t bytes) const {
-  const uint64_t elements = bytes / kElementBytes;
+// In memory that nobody registered, where programs do it so; in windows, where both differ by as much as
+// two thirds in either direction (docs/nccl.md), braid must win both. An all_to_all that overwrites what it
+// sends is never ours there (shim_races.cc).
+bool RaceTrack::is_in_place(int heat) const {
+  const bool is_one_buffer = for_.op == BRAID_NCCL_ALL_REDUCE || for_.op == BRAID_NCCL_BROADCAST;
+  if (!for_.in_windows) return is_one_buffer;
+  return for_.op != BRAID_NCCL_ALL_TO_ALL && heat == 0;
+}
+
+// A sum of zeros takes as long as any other.
+braid_nccl_call RaceTrack::call_of(const Burst& burst) const {
+  const uint64_t elements = burst.call_bytes / kElementBytes;
   const uint64_t block = elements / static_cast<uint64_t>(for_.group.size());
   const bool is_one_buffer = for_.op == BRAID_NCCL_ALL_REDUCE || for_.op == BRAID_NCCL_BROADCAST;
-  void* const recv = sys::pointer_to<void>(recv_.get());
+  const uint64_t own_block = static_cast<uint64_t>(for_.group.rank()) * block * kElementBytes;
+  sys::DevicePtr send = memory_.send(), recv = memory_.recv();
+  if (burst.is_in_place) send = recv;
+  if (burst.is_in_place && for_.op == BRAID_NCCL_ALL_GATHER) send += own_block;
+  if (burst.is_in_place && for_.op == BRAID_NCCL_REDUCE_SCATTER) recv += own_block;
   braid_nccl_call call{};
   call.op = for_.op;
   call.dtype = static_cast<int>(Dtype::kBfloat16);
   call.redop = static_cast<int>(RedOp::kSum);
   call.count = is_one_buffer ? elements : block;
-  call.send = is_one_buffer ? recv : sys::pointer_to<void>(send_.get());
-  call.recv = recv;
+  call.send = sys::pointer_to<void>(send);
+  call.recv = sys::pointer_to<void>(recv);
   call.stream = stream_.get().handle;
   return call;
 }

@@ -10,18 +10,17 @@
 // clock, at the group and at whether the program has broken the communicator off; when it stops
 // waiting, stream and memory are left to it (is_left()).
 //
-// Threads: one, but for RealCalls.
+// Threads: one.
 #pragma once
 
 #include <array>
-#include <atomic>
 #include <functional>
-#include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
 #include "bindings/nccl/core/race.h"
+#include "bindings/nccl/core/race_memory.h"
+#include "bindings/nccl/core/real_calls.h"
 #include "comm/device/device.h"
 #include "group/group.h"
 #include "sys/cuda/owned.h"
@@ -31,21 +30,6 @@ namespace braid::nccl {
 /// What a lap comes to by all ranks' numbers, whose first are codes. unsupported: NCCL refused the
 /// call on every rank, and nothing of it lies anywhere.
 Status judge_codes(const std::vector<std::vector<int64_t>>& all, const Status& own);
-
-/// The way to the real communicator, until it is shut: the program may then end that communicator.
-class RealCalls {
- public:
-  /// unavailable when shut; unsupported when NCCL refuses the call.
-  Status run(const braid_nccl_real& real, const braid_nccl_call& call);
-  /// No call begins any longer. Waits a moment for one that is under way; not for ever, because it
-  /// may be one that only the end of the communicator ends.
-  void shut();
-  bool is_shut() const { return is_shut_; }
-
- private:
-  std::mutex mutex_;
-  std::atomic<bool> is_shut_{false}, is_inside_{false};
-};
 
 /// Over several nodes: what braid's calls and barriers are there, where the device is one node's.
 struct OverNodes {
@@ -62,6 +46,7 @@ struct Entrants {
   braid_nccl_real real;
   braid_nccl_op op;
   SizeRange sizes;
+  bool in_windows = false;           // of one node
   const OverNodes* nodes = nullptr;  // one node
 
   Status enqueue_ours(const braid_nccl_call& call) const;
@@ -73,20 +58,33 @@ class RaceTrack : public Track {
  public:
   /// `exchange_deadline`: for the ranks to tell each other; `patience_ns`: for what is enqueued.
   RaceTrack(const Entrants& entrants, Deadline exchange_deadline, int64_t patience_ns)
-      : for_(entrants), deadline_(exchange_deadline), patience_ns_(patience_ns) {}
+      : for_(entrants),
+        deadline_(exchange_deadline),
+        patience_ns_(patience_ns),
+        memory_(entrants.device, entrants.real_calls, entrants.real, entrants.in_windows) {}
   ~RaceTrack() override;
 
   /// Collective: takes memory, as much as every rank has. The clock starts.
   Status prepare();
   SizeRange sizes() const override { return sizes_; }
-  Result<Lap> run(size_t i, int num_calls) override;
+  /// In windows the first heat is in place, where an operation can be.
+  Result<Lap> run(size_t i, int num_calls, int heat) override;
+  /// Collective, when all have run the same laps, and none of them failed: gives the memory back.
+  Status finish() { return is_left_ ? Status() : memory_.close(); }
 
  private:
+  /// Bursts of a lap.
+  struct Burst {
+    uint64_t call_bytes;
+    int num_calls;
+    bool is_in_place;
+  };
   Status take_memory();
-  Result<int64_t> burst_ns(size_t i, int num_calls, bool is_real);
-  Status enqueue_burst(size_t i, int num_calls, bool is_real);
+  Result<int64_t> burst_ns(const Burst& burst, bool is_real);
+  Status enqueue_burst(const Burst& burst, bool is_real);
   Status wait_for(sys::Event event);
-  braid_nccl_call call_of(uint64_t bytes) const;
+  bool is_in_place(int heat) const;
+  braid_nccl_call call_of(const Burst& burst) const;
 
   Entrants for_;
   const Deadline deadline_;
@@ -95,7 +93,7 @@ class RaceTrack : public Track {
   SizeRange sizes_{0, 0};
   bool is_left_ = false;  // something enqueued is not through
   bool real_first_ = false;
-  sys::DeviceMemory send_, recv_;
+  RaceMemory memory_;
   sys::OwnedStream stream_;
   std::array<sys::OwnedEvent, 2> events_;
 };

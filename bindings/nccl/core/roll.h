@@ -81,7 +81,7 @@ class Roll {
   /// Of a communicator that is set up: whether all ranks come to what `slot` numbers, below
   /// kNumMeetings, by the deadline. Once for each; the same answer on all of them.
   bool meet(size_t slot, int num_ranks, Deadline deadline, const std::function<bool()>& is_aborted);
-  static constexpr size_t kNumMeetings = 16;
+  static constexpr size_t kNumMeetings = 24;
 
   /// For the name of a job; nobody learns the key from it.
   const std::string& name() const { return name_; }

@@ -273,12 +273,13 @@ Status Seat::run(const braid_nccl_call& call) {
 // Ranks come to it at the same call, but not at the same time; and a program may have them wait for
 // each other crosswise at the calls of two communicators, which NCCL would let through. So they wait
 // a while, and all or none of them race.
-Result<bool> Seat::all_come_to(int op, bool is_large) {
+Result<bool> Seat::all_come_to(int op, Messages messages) {
   const auto is_over = [this] { return is_aborted_ || group_->broken(); };
   const int64_t patience_ns = std::min(kRaceMeeting, config_.duration_ns("BRAID_NCCL_MEET"));
-  const size_t slot = 2 * static_cast<size_t>(op) + (is_large ? 1 : 0);
+  const size_t slot = 2 * static_cast<size_t>(op) + (messages.is_large ? 1 : 0) +
+                      (messages.in_windows ? size_t{2} * BRAID_NCCL_NUM_OPS : 0);
   const int num_ranks = group_->size();
-  static_assert(2 * BRAID_NCCL_NUM_OPS <= Roll::kNumMeetings);
+  static_assert(4 * BRAID_NCCL_NUM_OPS <= Roll::kNumMeetings);
   bool all_came = false;
   if (is_over_nodes_) {
     BRAID_ASSIGN_OR_RETURN(all_came, across_->meet(slot, patience_ns, is_over));
@@ -296,24 +297,27 @@ Deadline Seat::race_deadline() const {
   return Deadline::after_ns(kRaceMeeting + 3 * config_.duration_ns("BRAID_TUNE_TIME"));
 }
 
-Status Seat::race(int op, bool is_large, const braid_nccl_real* real, braid_nccl_choice& choice) {
+Status Seat::race(int op, Messages messages, const braid_nccl_real* real,
+                  braid_nccl_choice& choice) {
   if (op < 0 || op >= BRAID_NCCL_NUM_OPS) return internal_error("nccl operation {} is unknown", op);
   if (is_lost()) return across_->lost();
   if (is_aborted_) return unavailable("aborted");
-  const Status raced = race_with_others(static_cast<braid_nccl_op>(op), is_large, real, choice);
+  if (messages.in_windows && is_over_nodes_)
+    return internal_error("a race in windows between nodes");
+  const Status raced = race_with_others(static_cast<braid_nccl_op>(op), messages, real, choice);
   if (!raced.ok()) group_->report(raced);  // who still waits for this rank waits in vain
   return raced;
 }
 
-Status Seat::race_with_others(braid_nccl_op op, bool is_large, const braid_nccl_real* real,
+Status Seat::race_with_others(braid_nccl_op op, Messages messages, const braid_nccl_real* real,
                               braid_nccl_choice& choice) {
-  BRAID_ASSIGN_OR_RETURN(const bool all_came, all_come_to(op, is_large));
+  BRAID_ASSIGN_OR_RETURN(const bool all_came, all_come_to(op, messages));
   if (!all_came) return is_aborted_ ? unavailable("aborted") : Status();
   if (is_over_nodes_) {
     BRAID_ASSIGN_OR_RETURN(const bool is_connected, connect_nodes());
     if (!is_connected) return {};
   }
-  return race_here(op, is_large, real, choice);
+  return race_here(op, messages, real, choice);
 }
 
 /// Rails are made at the first call that needs them. False, on all ranks: it stays NCCL's.
@@ -332,16 +336,16 @@ Result<bool> Seat::connect_nodes() {
 }
 
 // Memory for large messages stays when braid wins some.
-Status Seat::race_here(braid_nccl_op op, bool is_large, const braid_nccl_real* real,
+Status Seat::race_here(braid_nccl_op op, Messages messages, const braid_nccl_real* real,
                        braid_nccl_choice& choice) {
   const comm::Unobserved racing(comm_->state().observer.get());
   BRAID_ASSIGN_OR_RETURN(const auto impatience, Impatience::begin(*group_, race_deadline()));
   return with_device([&](comm::Device& device) -> Status {
-    choice = all_of(SizeRange::of(is_large));
+    choice = all_of(SizeRange::of(messages.is_large));
     if (real != nullptr) {
-      BRAID_ASSIGN_OR_RETURN(choice, race_on(device, op, is_large, *real));
+      BRAID_ASSIGN_OR_RETURN(choice, race_on(device, op, messages, *real));
     }
-    if (!is_large) return {};
+    if (!messages.is_large) return {};
     if (choice.won != 0) {
       BRAID_ASSIGN_OR_RETURN(keeps_room_, make_room(device));
       if (!keeps_room_) choice = {};
@@ -365,7 +369,7 @@ Status Seat::give_back_room(comm::Device& device) {
   return agreed.why_not.value_or(Status());
 }
 
-Result<braid_nccl_choice> Seat::race_on(comm::Device& device, braid_nccl_op op, bool is_large,
+Result<braid_nccl_choice> Seat::race_on(comm::Device& device, braid_nccl_op op, Messages messages,
                                         const braid_nccl_real& real) {
   OverNodes nodes;
   if (is_over_nodes_)
@@ -377,10 +381,11 @@ Result<braid_nccl_choice> Seat::race_on(comm::Device& device, braid_nccl_op op, 
                           real_calls_,
                           real,
                           op,
-                          SizeRange::of(is_large),
+                          SizeRange::of(messages.is_large),
+                          messages.in_windows,
                           is_over_nodes_ ? &nodes : nullptr};
   const RaceTerms terms{config_, race_deadline(), race_time_ns_ / 2,
-                        [&] { return is_large ? make_room(device) : Result<bool>(true); }};
+                        [&] { return messages.is_large ? make_room(device) : Result<bool>(true); }};
   BRAID_ASSIGN_OR_RETURN(const Held held, hold_race(entrants, terms));
   race_time_ns_ -= std::min(held.elapsed_ns, race_time_ns_);
   return held.choice;

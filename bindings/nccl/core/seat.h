@@ -60,10 +60,15 @@ class Seat {
   bool is_lost() const { return across_ && !across_->lost().ok(); }
   /// Whether the machine can sum in its switches (NVLink SHARP) and NCCL's environment lets it.
   bool has_sharp() const { return has_sharp_; }
-  /// Collective: which of the two is faster in this operation, in small messages or in large ones.
+  /// Which messages of an operation a race is about.
+  struct Messages {
+    bool is_large = false;
+    bool in_windows = false;  // symmetric ones; of one node
+  };
+  /// Collective: which of the two is faster in this operation, in such messages.
   /// By what is kept of an earlier race, or within half of what is left of BRAID_TUNE_TIME. Without
   /// `real` all is braid's that there is memory for. After an error the seat is of no use.
-  Status race(int op, bool is_large, const braid_nccl_real* real, braid_nccl_choice& choice);
+  Status race(int op, Messages messages, const braid_nccl_real* real, braid_nccl_choice& choice);
   Status run(const braid_nccl_call& call);
   /// Collective: calls land in place in this memory from now on, or, on all ranks, they do not. Null
   /// where it is gone.
@@ -95,21 +100,21 @@ class Seat {
   Status use_group(std::shared_ptr<group::Group> group);
   Status note_opened(const Status& verdict);
   Result<bool> connect_nodes();
-  Status race_with_others(braid_nccl_op op, bool is_large, const braid_nccl_real* real,
+  Status race_with_others(braid_nccl_op op, Messages messages, const braid_nccl_real* real,
                           braid_nccl_choice& choice);
-  Status race_here(braid_nccl_op op, bool is_large, const braid_nccl_real* real,
+  Status race_here(braid_nccl_op op, Messages messages, const braid_nccl_real* real,
                    braid_nccl_choice& choice);
   AcrossNodes::IsAborted is_aborted() const {
     return [this] { return is_aborted_.load(); };
   }
   Result<Rendezvous> serve();
   Result<Rendezvous> meet(int rank);
-  Result<braid_nccl_choice> race_on(comm::Device& device, braid_nccl_op op, bool is_large,
+  Result<braid_nccl_choice> race_on(comm::Device& device, braid_nccl_op op, Messages messages,
                                     const braid_nccl_real& real);
   Result<bool> make_room(comm::Device& device);
   Status give_back_room(comm::Device& device);
   Result<AcrossNodes::Agreed> all_through(const Status& own, Deadline deadline);
-  Result<bool> all_come_to(int op, bool is_large);
+  Result<bool> all_come_to(int op, Messages messages);
   Deadline race_deadline() const;
   Status with_device(const std::function<Status(comm::Device&)>& body);
   bool stop();

@@ -75,10 +75,11 @@ int open(braid_nccl_seat* seat, const braid_nccl_place* place, braid_nccl_why wh
   return opened.is_later() ? BRAID_NCCL_LATER : 0;
 }
 
-int race(braid_nccl_seat* seat, int op, int is_large, const braid_nccl_real* real,
+int race(braid_nccl_seat* seat, int op, int is_large, int in_windows, const braid_nccl_real* real,
          braid_nccl_choice* choice, braid_nccl_why why) {
   *choice = {};
-  return guarded(why, [&] { return seat->seat->race(op, is_large != 0, real, *choice); });
+  return guarded(
+      why, [&] { return seat->seat->race(op, {is_large != 0, in_windows != 0}, real, *choice); });
 }
 
 int run(braid_nccl_seat* seat, const braid_nccl_call* call, braid_nccl_why why) {

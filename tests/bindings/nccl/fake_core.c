@@ -31,9 +31,10 @@ static int open_seat(braid_nccl_seat* seat, const braid_nccl_place* place, braid
   return opens == NULL || opens[0] != '0';
 }
 /* With FAKE_CORE_WINS, bits of sizes: who wins; else everything. */
-static int race(braid_nccl_seat* seat, int op, int is_large, const braid_nccl_real* real,
-                braid_nccl_choice* choice, braid_nccl_why why) {
+static int race(braid_nccl_seat* seat, int op, int is_large, int in_windows,
+                const braid_nccl_real* real, braid_nccl_choice* choice, braid_nccl_why why) {
   (void)seat;
+  (void)in_windows;
   (void)why;
   const char* const wins = getenv("FAKE_CORE_WINS");
   printf("core race op %d, large %d, with NCCL %d\n", op, is_large,

@@ -86,8 +86,8 @@ const braid_nccl_core* meeting_core() {
       [](braid_nccl_seat* seat, const braid_nccl_place*, braid_nccl_why) {
         return count_meeting("open " + key_of_seat(seat), crowd->num_opened) ? 1 : 0;
       },
-      [](braid_nccl_seat* seat, int op, int, const braid_nccl_real* real, braid_nccl_choice* choice,
-         braid_nccl_why) { return race_of(seat, op, real, *choice); },
+      [](braid_nccl_seat* seat, int op, int, int, const braid_nccl_real* real,
+         braid_nccl_choice* choice, braid_nccl_why) { return race_of(seat, op, real, *choice); },
       [](braid_nccl_seat* seat, const braid_nccl_call*, braid_nccl_why) {
         {
           const std::lock_guard lock(crowd->mutex);
@@ -267,6 +267,31 @@ TEST_F(MeetingTest, RacesMeetInAnyOrder) {
   }
   EXPECT_EQ(crowd_.num_raced, 8);
   EXPECT_EQ(one.counts().taken[0] + other.counts().taken[0], 8U);
+}
+
+// A group that waits for a communicator of NCCL's at its end maps new windows meanwhile: the other rank
+// may be at those first.
+TEST_F(MeetingTest, NewWindowsAreMappedBesideTheRealGroup) {
+  Settings raced;
+  raced.chosen_by = ChosenBy::kRace;
+  Shim one{meeting_real(), raced, meeting_core}, other{meeting_real(), raced, meeting_core};
+  void* window = nullptr;
+  for (Shim* const shim : {&one, &other}) {
+    make_comm(*shim, "ours", 1);
+    make_comm(*shim, "nccls", 2);
+  }
+  std::thread first([&] { one.submit(call_of(1)); });
+  other.submit(call_of(1));
+  first.join();
+  EXPECT_EQ(crowd_.num_raced, 2);
+  for (Shim* const shim : {&one, &other})
+    shim->add_window(pointer(1), pointer(500), 8, &window, kSymmetric);
+  std::thread grouped(
+      [&] { EXPECT_EQ(in_group(one, {call_of(1), handed_on_call(2)}), NcclResult::kSuccess); });
+  EXPECT_EQ(other.submit(call_of(1)), NcclResult::kSuccess);
+  EXPECT_EQ(in_group(other, {handed_on_call(2)}), NcclResult::kSuccess);
+  grouped.join();
+  EXPECT_EQ(crowd_.num_mapped, 2);
 }
 
 TEST_F(MeetingTest, RanksOfOneThreadRaceSideBySide) {

@@ -210,7 +210,7 @@ class SeatsOverNodes : public testing::Test {
         {rank, kRanks, rank % kPerNode, op, library.table()});
   }
   Status race(int rank, int op, braid_nccl_choice& choice, bool is_large = false) {
-    return seats_[static_cast<size_t>(rank)]->race(op, is_large, nullptr, choice);
+    return seats_[static_cast<size_t>(rank)]->race(op, {is_large}, nullptr, choice);
   }
 
   void on_ranks(const std::function<void(int)>& body) {
@@ -562,7 +562,8 @@ TEST_F(SeatsOverNodes, RanksOfOneNodeMayShareAGpu) {
   const std::string cache = testing::TempDir() + "seats_that_share_" + std::to_string(getpid());
   set("BRAID_CACHE_DIR", cache);
   RailLibrary library(0);
-  const braid_nccl_real real{nullptr, 22809, 0, [](void*, const braid_nccl_call*) { return 0; }};
+  const braid_nccl_real real{nullptr, 22809, 0,  [](void*, const braid_nccl_call*) { return 0; },
+                             {},      {},    {}, {}};
   sign();
   on_ranks([&](int rank) {
     Seat& seat = *seats_[static_cast<size_t>(rank)];
@@ -570,7 +571,7 @@ TEST_F(SeatsOverNodes, RanksOfOneNodeMayShareAGpu) {
     const Status opened = seat.open({rank, kRanks, device, BRAID_NCCL_ALL_GATHER, library.table()});
     ASSERT_TRUE(opened.ok()) << opened.to_string();
     braid_nccl_choice choice{};
-    const Status raced = seat.race(BRAID_NCCL_ALL_GATHER, false, &real, choice);
+    const Status raced = seat.race(BRAID_NCCL_ALL_GATHER, {}, &real, choice);
     EXPECT_TRUE(raced.ok()) << raced.to_string();
     EXPECT_TRUE(seat.status().ok());
   });

@@ -93,10 +93,10 @@ inline const braid_nccl_core* core_of_seats() {
       sign_seat,
       [](braid_nccl_seat* of) { of->seat->seal(); },
       open_seat,
-      [](braid_nccl_seat* of, int op, int is_large, const braid_nccl_real* real,
+      [](braid_nccl_seat* of, int op, int is_large, int, const braid_nccl_real* real,
          braid_nccl_choice* choice, braid_nccl_why why) {
         *choice = {};
-        return told(why, [&] { return of->seat->race(op, is_large != 0, real, *choice); });
+        return told(why, [&] { return of->seat->race(op, {is_large != 0}, real, *choice); });
       },
       [](braid_nccl_seat* of, const braid_nccl_call* call, braid_nccl_why why) {
         return told(why, [&] { return of->seat->run(*call); });

@@ -56,6 +56,7 @@ TEST(RaceCache, TheKeyTellsApartWhatDecides) {
   EXPECT_NE(race_key({BRAID_NCCL_ALL_REDUCE, {0, 6}, 22809, 0, {"a"}}, plain), key);
   EXPECT_NE(race_key({BRAID_NCCL_ALL_REDUCE, {6, 9}, 22809, 0, {"a", "b"}}, plain), key);
   EXPECT_NE(race_key({BRAID_NCCL_ALL_REDUCE, {0, 6}, 22809, 7, {"a", "b"}}, plain), key);
+  EXPECT_NE(race_key({BRAID_NCCL_ALL_REDUCE, {0, 6}, 22809, 0, {"a", "b"}, "", true}, plain), key);
   Config other;
   ASSERT_TRUE(other.set("BRAID_GPU_SCRATCH", "64MiB").ok());
   EXPECT_NE(race_key(raced, other), key);

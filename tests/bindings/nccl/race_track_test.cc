@@ -8,6 +8,8 @@
 #include <atomic>
 #include <filesystem>
 #include <functional>
+#include <iterator>
+#include <map>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -17,6 +19,7 @@
 #include "base/units.h"
 #include "bindings/nccl/core/hold_race.h"
 #include "bindings/nccl/core/race_cache.h"
+#include "bindings/nccl/core/seat.h"
 #include "support/gpu_ranks.h"
 #include "support/timed_cuda.h"
 #include "sys/host/api.h"
@@ -47,21 +50,64 @@ constexpr uint32_t kAllSmall = 31;  // up to 2 MiB
 /// What NCCL is, on one rank.
 struct FakeNccl {
   SmallCuda* cuda = nullptr;
-  double by_braid = 1;       // its time
-  int fails_from = 1 << 30;  // calls
-  int num_calls = 0;
+  double by_braid = 1, in_windows_by_braid = 1;  // its time
+  int fails_from = 1 << 30;                      // calls
+  int num_calls = 0, num_in_place = 0;
   std::function<void()> on_call;
+  bool has_memory = true, has_use = true;  // for windows
+  int window_answer = 0;
+  std::function<void()> on_window;
+  std::map<const void*, uint64_t> windows;  // bytes by their memory, which is their handle
+  int num_opened = 0;
+
+  bool is_in_windows(const void* memory) const {
+    const auto next = windows.upper_bound(memory);
+    if (next == windows.begin()) return false;
+    const auto& [base, bytes] = *std::prev(next);
+    return static_cast<const char*>(memory) < static_cast<const char*>(base) + bytes;
+  }
 
   static int run(void* context, const braid_nccl_call* call) {
     FakeNccl& nccl = *static_cast<FakeNccl*>(context);
     if (nccl.on_call) nccl.on_call();
     if (nccl.num_calls++ >= nccl.fails_from) return 5;
+    const auto* const end = static_cast<const char*>(call->recv) + call->count * 2 * kRanks;
+    if (call->send >= call->recv && call->send < end) ++nccl.num_in_place;
+    EXPECT_EQ(nccl.is_in_windows(call->recv), nccl.is_in_windows(call->send));
     // An all_gather of two sends a rank's block over NVLink.
     const double braid_ns = static_cast<double>(call->count * 2) / 385;
-    nccl.cuda->spend({call->stream}, braid_ns * nccl.by_braid);
+    nccl.cuda->spend(
+        {call->stream},
+        braid_ns * (nccl.is_in_windows(call->recv) ? nccl.in_windows_by_braid : nccl.by_braid));
     return 0;
   }
-  braid_nccl_real real(int version = 22809) { return {this, version, 0, run}; }
+  static int take_memory(void* context, uint64_t bytes, void** memory) {
+    FakeNccl& nccl = *static_cast<FakeNccl*>(context);
+    if (!nccl.has_memory || bytes >= 16_MiB) return 1;
+    auto at = nccl.cuda->alloc(bytes);
+    if (at.ok()) *memory = sys::pointer_to<void>(*at);
+    return at.ok() ? 0 : 1;
+  }
+  static int give_memory_back(void* context, void* memory) {
+    return static_cast<FakeNccl*>(context)->cuda->free(sys::address_of(memory)).ok() ? 0 : 1;
+  }
+  static int open_window(void* context, void* memory, uint64_t bytes, void** window) {
+    FakeNccl& nccl = *static_cast<FakeNccl*>(context);
+    ++nccl.num_opened;
+    if (nccl.on_window) nccl.on_window();
+    if (nccl.window_answer != 0) return nccl.window_answer;
+    if (!nccl.has_use) return 0;
+    nccl.windows[memory] = bytes;
+    *window = memory;
+    return 0;
+  }
+  static int close_window(void* context, void* window) {
+    EXPECT_EQ(static_cast<FakeNccl*>(context)->windows.erase(window), 1U);
+    return 0;
+  }
+  braid_nccl_real real(int version = 22809) {
+    return {this, version, 0, run, take_memory, give_memory_back, open_window, close_window};
+  }
 };
 
 struct FakeGpus {
@@ -181,7 +227,7 @@ TEST(RaceTrack, CallsThatDoNotEndAreWaitedForOnlySoLong) {
                      gpus.nccls[i].real(), BRAID_NCCL_ALL_GATHER, SizeRange::of(false)},
                     Deadline::after_ns(60_s), 200_ms);
     ASSERT_TRUE(track.prepare().ok());
-    said.add(track.run(0, 1).status());
+    said.add(track.run(0, 1, 0).status());
     gpus.cuda.let_come();
   });
   for (const Status& status : said.statuses) EXPECT_FALSE(status.ok());
@@ -207,6 +253,144 @@ TEST(RaceTrack, ACommunicatorThatIsBrokenOffIsLeftAlone) {
   while (!is_shut) std::this_thread::yield();
 }
 
+// ---- in windows ----
+
+/// What the ranks made of a race in windows; with none of which anybody is through.
+struct InWindows {
+  Said said;
+  std::array<size_t, kRanks> num_sizes{};
+};
+
+InWindows race_in_windows(FakeGpus& gpus, SizeRange sizes = SizeRange::of(false)) {
+  InWindows all;
+  gpus.on_all([&](GpuRank& rank, Entrants entrants) {
+    entrants.in_windows = true;
+    entrants.sizes = sizes;
+    RaceTrack track(entrants, Deadline::after_ns(60_s), 2_s);
+    const Status prepared = track.prepare();
+    if (!prepared.ok()) return all.said.add(prepared);
+    all.num_sizes[static_cast<size_t>(rank.rank())] = track.sizes().num();
+    EXPECT_EQ(rank.device.registrations().summary().spans, track.sizes().num() > 0 ? 1U : 0U);
+    const auto outcome = race(track, 60_s, {});
+    if (outcome.ok()) {
+      EXPECT_TRUE(track.finish().ok());
+    }
+    EXPECT_EQ(rank.device.registrations().summary().spans, outcome.ok() ? 0U : 1U);
+    all.said.add(outcome.status(), outcome.ok() ? outcome->choice : braid_nccl_choice{});
+  });
+  return all;
+}
+
+void expect_no_windows(const FakeGpus& gpus) {
+  for (const FakeNccl& nccl : gpus.nccls) EXPECT_TRUE(nccl.windows.empty());
+}
+
+TEST(RaceInWindows, NcclsTimeInWindowsIsWhatCounts) {
+  const SizeRange largest{4, 6};  // of which there is no memory for the last
+  for (const double there : {0.9, 1.5}) {
+    FakeGpus gpus;
+    for (FakeNccl& nccl : gpus.nccls) {
+      nccl.by_braid = 2.4 - there;
+      nccl.in_windows_by_braid = there;
+    }
+    const InWindows all = race_in_windows(gpus, largest);
+    ASSERT_EQ(all.said.statuses.size(), 2U);
+    for (size_t i = 0; i < 2; ++i) {
+      EXPECT_TRUE(all.said.statuses[i].ok()) << all.said.statuses[i].to_string();
+      EXPECT_EQ(all.said.choices[i].measured, 16U);
+      EXPECT_EQ(all.said.choices[i].won, there > 1 ? 16U : 0U);
+      EXPECT_EQ(gpus.nccls[i].num_opened, 1);
+    }
+    expect_no_windows(gpus);
+    // In place comes first, and is lost; or both.
+    for (const FakeNccl& nccl : gpus.nccls) {
+      EXPECT_GT(nccl.num_in_place, 0);
+      EXPECT_EQ(nccl.num_calls > nccl.num_in_place, there > 1);
+    }
+  }
+}
+
+TEST(RaceInWindows, WithoutMemoryOnAnyRankNobodyComesToAWindow) {
+  FakeGpus gpus;
+  gpus.nccls[1].has_memory = false;
+  const InWindows all = race_in_windows(gpus);
+  for (size_t i = 0; i < 2; ++i) {
+    EXPECT_TRUE(all.said.statuses.at(i).ok()) << all.said.statuses[i].to_string();
+    EXPECT_EQ(all.num_sizes[i], 0U);
+    EXPECT_EQ(all.said.choices[i].measured, 0U) << "NCCL's";
+    EXPECT_EQ(gpus.nccls[i].num_opened, 0) << "the other rank would wait in it";
+  }
+}
+
+// On one rank or on all, by an error or by no handle: no rank races, and nothing is left of it.
+TEST(RaceInWindows, WhereNcclOpensNoWindowThereIsNoRace) {
+  for (int kind = 0; kind < 4; ++kind) {
+    FakeGpus gpus;
+    gpus.nccls[1].window_answer = kind == 0 || kind == 1 ? 5 : 0;
+    gpus.nccls[0].window_answer = kind == 1 ? 5 : 0;
+    gpus.nccls[1].has_use = kind != 2 && kind != 3;
+    gpus.nccls[0].has_use = kind != 3;
+    const InWindows all = race_in_windows(gpus);
+    for (size_t i = 0; i < 2; ++i) {
+      EXPECT_TRUE(all.said.statuses.at(i).ok()) << all.said.statuses[i].to_string();
+      EXPECT_EQ(all.num_sizes[i], 0U) << kind;
+      EXPECT_EQ(gpus.nccls[i].num_calls, 0);
+    }
+    expect_no_windows(gpus);
+  }
+}
+
+// Braid cannot map what a rank has: as if there were none.
+TEST(RaceInWindows, WhereBraidMapsNoWindowThereIsNoRace) {
+  FakeGpus gpus;
+  gpus.nccls[1].on_window = [&] { gpus.cuda.fail("export_ipc", 0, driver_error("of no kind")); };
+  const InWindows all = race_in_windows(gpus);
+  for (size_t i = 0; i < 2; ++i) {
+    EXPECT_TRUE(all.said.statuses.at(i).ok()) << all.said.statuses[i].to_string();
+    EXPECT_EQ(all.num_sizes[i], 0U);
+  }
+  expect_no_windows(gpus);
+}
+
+// It may yet write into the memory, which is not given back; and the other rank does not wait for it.
+TEST(RaceInWindows, AWindowThatNcclDoesNotEndWithEndsItOnAll) {
+  FakeGpus gpus;
+  gpus.nccls[1].window_answer = 7;
+  Said said;
+  test::run_gpus(kRanks, gpus.cuda, {{"BRAID_TIMEOUT", "3s"}}, [&](GpuRank& rank) {
+    const auto i = static_cast<size_t>(rank.rank());
+    RaceTrack track({rank.device, *rank.comm.state().group, gpus.real_calls[i],
+                     gpus.nccls[i].real(), BRAID_NCCL_ALL_GATHER, SizeRange::of(false), true},
+                    Deadline::after_ns(60_s), 2_s);
+    said.add(track.prepare());
+  });
+  EXPECT_EQ(said.statuses.size(), 2U);
+  for (const Status& status : said.statuses) {
+    EXPECT_FALSE(status.ok());
+    EXPECT_NE(status.code(), Code::kUnsupported);
+  }
+  EXPECT_EQ(gpus.cuda.alive().memory, 1U) << "what NCCL may yet use";
+  expect_no_windows(gpus);
+}
+
+// The program ends the communicator while a window is being made, or in the race: it is touched no
+// more, and its windows end with it.
+TEST(RaceInWindows, AnAbortEndsItOnAll) {
+  for (const bool is_in_window : {true, false}) {
+    FakeGpus gpus;
+    const auto abort = [&] { std::thread([&] { gpus.real_calls[0].shut(); }).join(); };
+    if (is_in_window) gpus.nccls[0].on_window = abort;
+    if (!is_in_window)
+      gpus.nccls[0].on_call = [&] {
+        if (gpus.nccls[0].num_calls == 20) abort();
+      };
+    const InWindows all = race_in_windows(gpus);
+    for (const Status& status : all.said.statuses) EXPECT_FALSE(status.ok());
+    EXPECT_EQ(gpus.nccls[0].windows.size(), 1U) << "nobody touched the communicator";
+    EXPECT_TRUE(gpus.nccls[1].windows.empty());
+  }
+}
+
 TEST(RealCalls, ShuttingWaitsForTheCallThatIsUnderWayButNotForEver) {
   RealCalls calls;
   struct Door {
@@ -219,14 +403,17 @@ TEST(RealCalls, ShuttingWaitsForTheCallThatIsUnderWayButNotForEver) {
     return 0;
   };
   const braid_nccl_call call{};
-  std::thread caller([&] { EXPECT_TRUE(calls.run({&door, 0, 0, run}, call).ok()); });
+  braid_nccl_real real{};
+  real.context = &door;
+  real.run = run;
+  std::thread caller([&] { EXPECT_TRUE(calls.run(real, call).ok()); });
   while (!door.is_inside) std::this_thread::yield();
   const int64_t began_ns = now_ns();
   calls.shut();  // the call that is under way ends only when the communicator does
   EXPECT_LT(now_ns() - began_ns, 10_s);
   door.may_end = true;
   caller.join();
-  EXPECT_EQ(calls.run({&door, 0, 0, run}, call).code(), Code::kUnavailable);
+  EXPECT_EQ(calls.run(real, call).code(), Code::kUnavailable);
 }
 
 class HeldRace : public testing::Test {
@@ -247,6 +434,7 @@ class HeldRace : public testing::Test {
     bool is_busy = false, has_room = true;
     SizeRange sizes = SizeRange::of(false);
     int64_t time_ns = 60_s;
+    bool in_windows = false;
   };
   static Terms with(Options options) {
     Terms terms;
@@ -276,6 +464,7 @@ class HeldRace : public testing::Test {
     gpus.on_all(
         [&](GpuRank&, Entrants entrants) {
           entrants.sizes = terms.sizes;
+          entrants.in_windows = terms.in_windows;
           const auto held = hold_race(entrants, {config, Deadline::after_ns(60_s), terms.time_ns,
                                                  [&] { return terms.has_room; }});
           said.add(held.status(), held.ok() ? held->choice : braid_nccl_choice{});
@@ -347,8 +536,80 @@ TEST_F(HeldRace, WhatIsKeptIsNotRacedAgain) {
   EXPECT_EQ(more.won & 3U, 2U) << "what was known is not run again";
   EXPECT_EQ(more.won & 16U, 16U);
   EXPECT_LT(num_more_calls, hold(1.5, with({{"BRAID_TUNE", "force"}})).second);
+  // What was kept of calls elsewhere, also by a version that knew no windows, says nothing of these.
+  ASSERT_TRUE(sys::write_file(path, race_to_json(key, {{0x3f, 0x30}, 0})).ok());
+  Terms there;
+  there.in_windows = true;
+  EXPECT_GT(hold(1.5, one_lap(there)).second, 0);
+  const std::string key_there =
+      race_key({BRAID_NCCL_ALL_GATHER, SizeRange::of(false), 22809, 0, ranks, "", true}, plain);
+  const std::string path_there = (folder_ / ("tuning-nccl-" + key_there + ".json")).string();
+  fs::copy_file(path, path_there, fs::copy_options::overwrite_existing);
+  EXPECT_GT(hold(1.5, one_lap(there)).second, 0) << "of another key";
+  ASSERT_TRUE(sys::write_file(path_there, race_to_json(key_there, {{0x3f, 0x0f}, 0})).ok());
+  const auto [choice_there, num_calls_there] = hold(1.5, there);
+  EXPECT_EQ(choice_there.won, 0x0fU);
+  EXPECT_EQ(num_calls_there, 0);
+  EXPECT_EQ(hold(1.5, {}).first.won, 0x30U);
   ASSERT_TRUE(sys::write_file(path, "{}").ok());
   EXPECT_GT(hold(1.5, one_lap({})).second, 0) << "damaged";
+}
+
+// Seats of one node, from the roll to the verdicts: two of an operation, one there and one elsewhere.
+TEST(SeatInWindows, AnOperationIsRacedThereAndElsewhere) {
+  FakeGpus gpus;
+  test::define_all_kernels(gpus.cuda);
+  test::define_team_kernels(gpus.cuda);
+  for (FakeNccl& nccl : gpus.nccls) {
+    nccl.by_braid = 2;
+    nccl.in_windows_by_braid = 0.5;
+  }
+  const fs::path folder =
+      fs::temp_directory_path() / ("braid_seat_race_" + std::to_string(sys::process_id()));
+  Options options = {{"BRAID_NCCL_SHARED", "on"},
+                     {"BRAID_GPU_PACKETS", "0"},
+                     {"BRAID_GPU_LINES", "0"},
+                     {"BRAID_GPU_SCRATCH", "16MiB"},
+                     {"BRAID_GPU_RDMA", "off"},
+                     {"BRAID_GPU_DIRECT", "0"},
+                     {"BRAID_CACHE_DIR", folder.string()},
+                     {"BRAID_TUNE_TIME", kIsSanitized ? "60s" : "20s"}};
+  const std::string key = "seat in windows " + std::to_string(sys::process_id());
+  std::vector<std::unique_ptr<Seat>> seats;
+  for (int rank = 0; rank < kRanks; ++rank) {
+    auto seat = Seat::sign(key, 0, gpus.cuda, test::make_config(options));
+    ASSERT_TRUE(seat.ok()) << seat.status().to_string();
+    seats.push_back(std::move(seat).value());
+  }
+  Said elsewhere, there;
+  const auto race_on = [&](int rank) {
+    const auto i = static_cast<size_t>(rank);
+    const auto scope = sys::CurrentDevice::use(gpus.cuda, rank);
+    const Status opened = seats[i]->open(rank, kRanks, rank);
+    ASSERT_TRUE(opened.ok()) << opened.to_string();
+    const braid_nccl_real real = gpus.nccls[i].real();
+    braid_nccl_choice choice{};
+    const Status raced = seats[i]->race(BRAID_NCCL_ALL_GATHER, {}, &real, choice);
+    elsewhere.add(raced, choice);
+    EXPECT_EQ(gpus.nccls[i].num_opened, 0);
+    const Status raced_there = seats[i]->race(BRAID_NCCL_ALL_GATHER, {false, true}, &real, choice);
+    there.add(raced_there, choice);
+    EXPECT_EQ(gpus.nccls[i].num_opened, 1);
+    EXPECT_TRUE(seats[i]->status().ok());
+    seats[i]->close(true);
+  };
+  std::thread other([&] { race_on(1); });
+  race_on(0);
+  other.join();
+  for (size_t i = 0; i < 2; ++i) {
+    EXPECT_TRUE(elsewhere.statuses.at(i).ok()) << elsewhere.statuses[i].to_string();
+    EXPECT_TRUE(there.statuses.at(i).ok()) << there.statuses[i].to_string();
+    EXPECT_EQ(elsewhere.choices[i].won & 16U, 16U);
+    EXPECT_EQ(there.choices[i].measured & 16U, 16U);
+    EXPECT_EQ(there.choices[i].won & 16U, 0U);
+  }
+  expect_no_windows(gpus);
+  fs::remove_all(folder);
 }
 
 }  // namespace

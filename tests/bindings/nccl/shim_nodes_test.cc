@@ -107,7 +107,7 @@ const braid_nccl_core* core_that_notes() {
           std::snprintf(why.text, why.bytes, "%s", world->why_not.c_str());
         return is_later ? BRAID_NCCL_TAKEN | BRAID_NCCL_OVER_NODES : world->opens;
       },
-      [](braid_nccl_seat*, int op, int is_large, const braid_nccl_real* real,
+      [](braid_nccl_seat*, int op, int is_large, int, const braid_nccl_real* real,
          braid_nccl_choice* choice, braid_nccl_why why) {
         note("race " + std::to_string(op) + (is_large != 0 ? " large" : "") +
              (real != nullptr ? " with NCCL" : ""));

@@ -27,6 +27,7 @@
 namespace braid::nccl {
 namespace {
 
+using testing::AnyOf;
 using testing::Contains;
 using testing::ElementsAre;
 using testing::IsEmpty;
@@ -47,7 +48,7 @@ struct World {
   int run_code = 0, status_code = 0, map_code = 0, race_code = 0;
   int open_answer = BRAID_NCCL_TAKEN;
   int opened_at = -1;  // the operation
-  braid_nccl_choice choice{};
+  braid_nccl_choice choice{}, choice_in_windows{};
   std::function<void(const braid_nccl_real&)> on_race;
   void* next_window = nullptr;
   std::map<braid_nccl_seat*, std::string> keys;
@@ -95,6 +96,11 @@ Real fake_real() {
   real.destroy = [](NcclComm) { return world->note("destroy"); };
   real.abort = [](NcclComm) { return world->note("abort"); };
   real.revoke = [](NcclComm, int) { return world->note("revoke"); };
+  real.mem_alloc = [](void** memory, size_t bytes) {
+    *memory = handle(4000);
+    return world->note("take", " " + std::to_string(bytes));
+  };
+  real.mem_free = [](void* memory) { return world->note("give back", " " + number(memory)); };
   real.window_register = [](NcclComm, void*, size_t, void** window, int) {
     const NcclResult result = world->note("window");
     if (is_good(result) && world->async == NcclResult::kSuccess) *window = world->next_window;
@@ -125,6 +131,12 @@ Real fake_real() {
   };
   real.all_gather = [](const void*, void*, size_t count, int, NcclComm, CudaStream) {
     return world->note("all_gather", " " + std::to_string(count));
+  };
+  real.reduce_scatter = [](const void*, void*, size_t count, int, int, NcclComm, CudaStream) {
+    return world->note("reduce_scatter", " " + std::to_string(count));
+  };
+  real.all_to_all = [](const void*, void*, size_t count, int, NcclComm, CudaStream) {
+    return world->note("all_to_all", " " + std::to_string(count));
   };
   real.send = [](const void*, size_t, int, int peer, NcclComm, CudaStream) {
     return world->note("send", " " + std::to_string(peer));
@@ -164,15 +176,16 @@ const braid_nccl_core* fake_core() {
         tell(world->may_open ? 0 : 3, why);
         return world->may_open ? world->open_answer : 0;
       },
-      [](braid_nccl_seat* seat, int op, int is_large, const braid_nccl_real* real,
+      [](braid_nccl_seat* seat, int op, int is_large, int in_windows, const braid_nccl_real* real,
          braid_nccl_choice* choice, braid_nccl_why why) {
         world->add((real != nullptr ? "race " : "room for ") +
                    std::string(is_large != 0 ? "large " : "") +
-                   std::string(op_name(static_cast<Op>(op))) + " of " + world->keys[seat]);
+                   std::string(op_name(static_cast<Op>(op))) +
+                   (in_windows != 0 ? " in windows" : "") + " of " + world->keys[seat]);
+        const braid_nccl_choice& known = in_windows != 0 ? world->choice_in_windows : world->choice;
         if (real != nullptr && world->on_race) world->on_race(*real);
         const uint32_t sizes = is_large != 0 ? 0x1c0 : 0x3f;
-        if (world->race_code == 0)
-          *choice = {world->choice.measured & sizes, world->choice.won & sizes};
+        if (world->race_code == 0) *choice = {known.measured & sizes, known.won & sizes};
         return tell(world->race_code, why);
       },
       [](braid_nccl_seat*, const braid_nccl_call* call, braid_nccl_why why) {
@@ -1146,6 +1159,242 @@ TEST_F(RaceOfShimTest, ACaptureRacesNothing) {
   world->is_capturing = false;
   raced_.submit(gather_on(comm, 7));
   EXPECT_THAT(log(), ElementsAre("race all_gather of k", "run all_gather 7"));
+}
+
+/// With windows at 10,000 to 20,000 and a call of 8 floats in them, or outside.
+class WindowsOfShimTest : public RaceOfShimTest {
+ protected:
+  static constexpr uintptr_t kBase = 10'000, kBytes = 10'000;
+  static void answer_there(uint32_t won) { world->choice_in_windows = {kAll, won}; }
+  void* window_on(NcclComm comm) {
+    void* window = nullptr;
+    world_.next_window = handle(77);
+    raced_.add_window(comm, handle(kBase), kBytes, &window, kSymmetric);
+    log();
+    return window;
+  }
+  static Call at(Call call, uintptr_t send, uintptr_t recv) {
+    call.send = handle(send);
+    call.recv = handle(recv);
+    return call;
+  }
+  static Call with_op(Call call, Op op) {
+    call.op = op;
+    return call;
+  }
+};
+
+TEST_F(WindowsOfShimTest, CallsInWindowsGoToWhoWonThere) {
+  answer(kAll);
+  answer_there(0);
+  const NcclComm comm = make_raced(1, "k");
+  window_on(comm);
+  raced_.submit(at(call_on(comm, 8), kBase, kBase));
+  raced_.submit(at(call_on(comm, 8), kBase, kBase));
+  EXPECT_THAT(log(), ElementsAre("open k", "map 10000 of 10000", "race all_reduce in windows of k",
+                                 "real all_reduce 8 on 1", "real all_reduce 8 on 1"));
+  raced_.submit(at(call_on(comm, 9), 100, 100));
+  raced_.submit(at(call_on(comm, 8), kBase, kBase));
+  raced_.submit(at(call_on(comm, 9), 100, 100));
+  EXPECT_THAT(log(), ElementsAre("race all_reduce of k", "run all_reduce 9",
+                                 "real all_reduce 8 on 1", "run all_reduce 9"));
+  answer(0);
+  answer_there(kAll);
+  raced_.submit(at(gather_on(comm, 7), kBase, kBase));
+  raced_.submit(at(gather_on(comm, 7), kBase, 100));
+  EXPECT_THAT(log(), ElementsAre("race all_gather in windows of k", "run all_gather 7",
+                                 "race all_gather of k", "real all_gather 7"));
+}
+
+TEST_F(WindowsOfShimTest, LargeCallsInWindowsAreRacedWhenOneComes) {
+  constexpr size_t kLarge = (8 << 20) / 4 + 1;  // floats
+  answer(kAll);
+  answer_there(0x3f);
+  const NcclComm comm = make_raced(1, "k");
+  void* window = nullptr;
+  world_.next_window = handle(77);
+  raced_.add_window(comm, handle(kBase), 4 * kLarge, &window, kSymmetric);
+  log();
+  raced_.submit(at(call_on(comm, kLarge), kBase, kBase));
+  EXPECT_THAT(log(),
+              ElementsAre("open k", StartsWith("map 10000"), "race all_reduce in windows of k",
+                          "race large all_reduce in windows of k", StartsWith("real all_reduce")));
+  raced_.submit(at(call_on(comm, kLarge), kBase + 4, kBase + 4));
+  EXPECT_THAT(log(), ElementsAre("race all_reduce of k", "race large all_reduce of k",
+                                 StartsWith("run all_reduce")))
+      << "it reaches over the window's end";
+}
+
+// Blocks that others read, not results that land nowhere else.
+TEST_F(WindowsOfShimTest, WhatOthersReachIntoIsWhatCounts) {
+  answer(0);
+  answer_there(kAll);
+  const NcclComm comm = make_raced(1, "k");
+  window_on(comm);
+  const Call scatter = with_op(call_on(comm, 8), Op::kReduceScatter);
+  raced_.submit(at(scatter, 100, kBase));
+  raced_.submit(at(scatter, kBase, 100));
+  raced_.submit(at(scatter, kBase + kBytes - 64, 100));
+  raced_.submit(at(scatter, kBase + kBytes - 63, 100));
+  EXPECT_THAT(log(),
+              ElementsAre("open k", "map 10000 of 10000", "race reduce_scatter of k",
+                          "real reduce_scatter 8", "race reduce_scatter in windows of k",
+                          "run reduce_scatter 8", "run reduce_scatter 8", "real reduce_scatter 8"));
+}
+
+TEST_F(WindowsOfShimTest, AnAllToAllInPlaceIsNcclsThere) {
+  answer(kAll);
+  answer_there(kAll);
+  const NcclComm comm = make_raced(1, "k");
+  window_on(comm);
+  const Call exchange = with_op(call_on(comm, 8), Op::kAllToAll);
+  raced_.submit(at(exchange, kBase, kBase));
+  raced_.submit(at(exchange, kBase, kBase + 64));
+  raced_.submit(at(exchange, kBase, kBase));
+  raced_.submit(at(exchange, 100, 100));
+  EXPECT_THAT(log(), ElementsAre("open k", "map 10000 of 10000", "real all_to_all 8",
+                                 "race all_to_all in windows of k", "run all_to_all 8",
+                                 "real all_to_all 8", "race all_to_all of k", "run all_to_all 8"));
+}
+
+// Whether it lies in one decides who has it: also a call that would be NCCL's elsewhere comes to it.
+TEST_F(WindowsOfShimTest, NewWindowsAreMappedBeforeAnyCall) {
+  answer(0);
+  answer_there(kAll);
+  const NcclComm comm = make_raced(1, "k");
+  raced_.submit(at(call_on(comm, 8), 100, 100));
+  EXPECT_THAT(log(), ElementsAre("open k", "race all_reduce of k", "real all_reduce 8 on 1"));
+  window_on(comm);
+  raced_.submit(at(call_on(comm, 8), 100, 100));
+  EXPECT_THAT(log(), ElementsAre("map 10000 of 10000", "real all_reduce 8 on 1"));
+  raced_.submit(at(call_on(comm, 8), kBase, kBase));
+  EXPECT_THAT(log(), ElementsAre("race all_reduce in windows of k", "run all_reduce 8"));
+  // In a group, with calls that go to NCCL at once; the race is behind its end.
+  void* window = nullptr;
+  world_.next_window = handle(78);
+  raced_.add_window(comm, handle(50'000), 64, &window, kSymmetric);
+  log();
+  raced_.group_start();
+  raced_.submit(odd_call_on(comm, 5));
+  raced_.submit(at(call_on(comm, 8), 100, 100));
+  raced_.submit(at(gather_on(comm, 8), 100, 50'000));
+  raced_.group_end();
+  EXPECT_THAT(
+      log(),
+      ElementsAre("real start", "real all_reduce 5 on 1", AnyOf("map 50000 of 64", "real end"),
+                  AnyOf("map 50000 of 64", "real end"), "race all_gather in windows of k",
+                  "real start", "real all_reduce 8 on 1", "real end", "run all_gather 8"));
+}
+
+TEST_F(WindowsOfShimTest, AWindowOfAGroupIsKnownAtItsEnd) {
+  answer(0);
+  answer_there(kAll);
+  const NcclComm comm = make_raced(1, "k");
+  raced_.submit(at(call_on(comm, 8), 100, 100));
+  log();
+  void* window = nullptr;
+  world_.next_window = handle(77);
+  raced_.group_start();
+  raced_.add_window(comm, handle(kBase), kBytes, &window, kSymmetric);
+  raced_.submit(at(call_on(comm, 8), kBase, kBase));
+  raced_.group_end();
+  EXPECT_THAT(log(), ElementsAre("real start", "real window", "real end", "map 10000 of 10000",
+                                 "race all_reduce in windows of k", "run all_reduce 8"));
+}
+
+TEST_F(WindowsOfShimTest, ACaptureMapsForACallOfOursAndRacesNothing) {
+  answer(kAll);
+  answer_there(kAll);
+  const NcclComm comm = make_raced(1, "k");
+  raced_.submit(at(call_on(comm, 8), 100, 100));
+  window_on(comm);
+  world->is_capturing = true;
+  raced_.submit(at(gather_on(comm, 8), 100, kBase));
+  EXPECT_THAT(log(), ElementsAre("real all_gather 8")) << "of which nothing is known";
+  raced_.submit(at(call_on(comm, 8), kBase, kBase));
+  raced_.submit(at(call_on(comm, 9), 100, 100));
+  EXPECT_THAT(log(),
+              ElementsAre("map 10000 of 10000", "real all_reduce 8 on 1", "run all_reduce 9"));
+  world->is_capturing = false;
+  raced_.submit(at(call_on(comm, 8), kBase, kBase));
+  world->is_capturing = true;
+  raced_.submit(at(call_on(comm, 8), kBase, kBase));
+  EXPECT_THAT(log(), ElementsAre("race all_reduce in windows of k", "run all_reduce 8",
+                                 "run all_reduce 8"));
+  // The same in a group.
+  window_on(comm);
+  raced_.group_start();
+  raced_.submit(at(call_on(comm, 9), 100, 100));
+  raced_.group_end();
+  EXPECT_THAT(log(), ElementsAre("real start", AnyOf("map 10000 of 10000", "real end"),
+                                 AnyOf("map 10000 of 10000", "real end"), "run all_reduce 9"));
+}
+
+// As it was before: results land where they do elsewhere, and that is what was raced.
+TEST_F(WindowsOfShimTest, AWindowThatIsGoneOrCannotBeMappedIsNone) {
+  answer(kAll);
+  answer_there(0);
+  const NcclComm comm = make_raced(1, "k");
+  void* const window = window_on(comm);
+  raced_.submit(at(call_on(comm, 8), kBase, kBase));
+  log();
+  raced_.drop_window(comm, window);
+  raced_.submit(at(call_on(comm, 8), kBase, kBase));
+  EXPECT_THAT(log(), ElementsAre("unmap 10000", "real no window 77", "race all_reduce of k",
+                                 "run all_reduce 8"));
+  world->map_code = 3;
+  window_on(comm);
+  raced_.submit(at(call_on(comm, 8), kBase, kBase));
+  EXPECT_THAT(log(), ElementsAre("map 10000 of 10000", "run all_reduce 8"));
+}
+
+TEST_F(WindowsOfShimTest, TheRacesWindowsAreNcclsAlone) {
+  answer(kAll);
+  answer_there(kAll);
+  const NcclComm comm = make_raced(4, "k");
+  window_on(comm);
+  world->on_race = [](const braid_nccl_real& real) {
+    void* memory = nullptr;
+    EXPECT_EQ(real.take_memory(real.context, 64, &memory), 0);
+    EXPECT_EQ(memory, handle(4000));
+    world->next_window = handle(99);
+    void* window = nullptr;
+    EXPECT_EQ(real.open_window(real.context, memory, 64, &window), 0);
+    EXPECT_EQ(window, handle(99));
+    world->answers["window"] = NcclResult::kInvalidUsage;
+    EXPECT_EQ(real.open_window(real.context, memory, 64, &window), 5);
+    EXPECT_EQ(window, nullptr);
+    world->answers.clear();
+    world->next_window = nullptr;
+    EXPECT_EQ(real.open_window(real.context, memory, 64, &window), 0);
+    EXPECT_EQ(window, nullptr);
+    EXPECT_EQ(real.close_window(real.context, handle(99)), 0);
+    EXPECT_EQ(real.give_memory_back(real.context, memory), 0);
+  };
+  raced_.submit(at(call_on(comm, 8), kBase, kBase));
+  EXPECT_THAT(log(), ElementsAre("open k", "map 10000 of 10000", "race all_reduce in windows of k",
+                                 "real take 64", "real window", "real window", "real window",
+                                 "real no window 99", "real give back 4000", "run all_reduce 8"));
+}
+
+// Libraries that work in the background write the handle when they are through.
+TEST_F(WindowsOfShimTest, AWindowInTheBackgroundIsWaitedFor) {
+  answer_there(kAll);
+  const NcclComm comm = make_raced(4, "k");
+  window_on(comm);
+  world->on_race = [](const braid_nccl_real& real) {
+    world->async = NcclResult::kInProgress;
+    int num_asked = 0;
+    world->on_ask = [&] {
+      if (++num_asked == 3) world->async = NcclResult::kRemoteError;
+    };
+    void* window = nullptr;
+    EXPECT_EQ(real.open_window(real.context, handle(1), 64, &window), 6);
+    EXPECT_EQ(num_asked, 3);
+    world->async = NcclResult::kSuccess;
+    world->on_ask = nullptr;
+  };
+  raced_.submit(at(call_on(comm, 8), kBase, kBase));
 }
 
 TEST_F(RaceOfShimTest, TheRacesOwnCallsAreNcclsAlone) {
