@@ -91,9 +91,9 @@ bool Shim::may_take(Entry& entry, const Call& call) {
   if (is_exchange(call)) return settings_.is_grouped_exchange && this_group().depth > 0;
   if (!is_wanted(settings_, call, entry.num_ranks())) return false;
   const bool is_taken = entry.state() == Entry::State::kTaken;
-  // New windows are mapped first: whether the call lies in one decides who has it. Also in a capture, for
-  // a call that may be ours.
-  const bool is_settled = is_taken && !has_new_windows(entry) && races_before(entry, call).empty();
+  // Whether the call lies in a window that is mapped decides who has it.
+  const bool is_settled =
+      is_taken && !may_be_in_new_window(entry, call) && races_before(entry, call).empty();
   if (is_settled || is_captured(entry, call)) return is_taken && is_ours(entry, call);
   return true;
 }

@@ -114,9 +114,9 @@ class Shim {
   static bool is_captured(const Entry& entry, const Call& call) {
     return entry.core().is_capturing(entry.device(), call.stream) != 0;
   }
-  bool minds_windows(const Entry& entry) const;
+  bool minds_windows(const Entry& entry, const Call& call) const;
   bool is_in_windows(const Entry& entry, const Call& call) const;
-  bool has_new_windows(const Entry& entry) const;
+  bool may_be_in_new_window(const Entry& entry, const Call& call) const;
   void race_all(Entry& entry, NcclComm comm, const Races& races);
   void race(Entry& entry, NcclComm comm, const Race& race);
   bool is_ours(const Entry& entry, const Call& call) const;

@@ -46,25 +46,33 @@ void Shim::note_windows(Group& group, NcclResult ended) {
   group.windows.clear();
 }
 
-/// Whether calls in windows are another matter than others. Between nodes nothing goes through them.
-bool Shim::minds_windows(const Entry& entry) const {
-  return settings_.chosen_by == ChosenBy::kRace && !entry.is_over_nodes();
+/// Whether in windows it is another matter. Between nodes nothing goes through them. Broadcasts are as fast
+/// in them as elsewhere, with either library (docs/nccl.md), and NCCL's have been seen not to end there
+/// (python/braid/bench/nccl.py): they are not tried.
+bool Shim::minds_windows(const Entry& entry, const Call& call) const {
+  return settings_.chosen_by == ChosenBy::kRace && !entry.is_over_nodes() &&
+         call.op != Op::kBroadcast;
 }
 
 /// Of a collective call, in those that are mapped. All ranks see it alike, for NCCL has the program use
 /// symmetric windows on all of them at the same offsets, and they are mapped on all of them or on none.
 bool Shim::is_in_windows(const Entry& entry, const Call& call) const {
-  return minds_windows(entry) &&
+  return minds_windows(entry, call) &&
          entry.windows().has(shared_memory(call), bytes_of(call, entry.num_ranks()));
 }
 
-/// Whether a call might lie in one that is not mapped yet, or that the group of this thread makes.
-bool Shim::has_new_windows(const Entry& entry) const {
-  if (!minds_windows(entry)) return false;
+/// Whether a call would lie in one that is not mapped yet, or that the group of this thread makes. Those
+/// that have none such do not wait for any to be mapped.
+bool Shim::may_be_in_new_window(const Entry& entry, const Call& call) const {
+  if (!minds_windows(entry, call)) return false;
+  const void* const memory = shared_memory(call);
+  const uint64_t bytes = bytes_of(call, entry.num_ranks());
   const std::vector<MadeWindow>& made = this_group().windows;
-  return entry.windows().has_new() ||
-         std::any_of(made.begin(), made.end(),
-                     [&](const MadeWindow& one) { return one.entry.get() == &entry; });
+  return entry.windows().has_new(memory, bytes) ||
+         std::any_of(made.begin(), made.end(), [&](const MadeWindow& one) {
+           return one.entry.get() == &entry &&
+                  WindowSpan{one.memory, one.bytes}.holds(memory, bytes);
+         });
 }
 
 void Shim::map_windows(Entry& entry) {

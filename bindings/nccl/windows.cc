@@ -6,11 +6,11 @@
 namespace braid::nccl {
 
 void Windows::add(void* memory, uint64_t bytes, void* handle) {
-  push({handle != nullptr ? memory : nullptr, bytes, handle, nullptr});
+  push({{memory, bytes}, handle != nullptr ? memory : nullptr, handle, nullptr});
 }
 
 void Windows::add_unfinished(void* memory, uint64_t bytes, void** where) {
-  push({memory, bytes, nullptr, where});
+  push({{memory, bytes}, memory, nullptr, where});
 }
 
 void Windows::push(const One& one) {
@@ -28,10 +28,10 @@ void Windows::learn() {
   }
 }
 
-std::optional<Windows::Span> Windows::next_new() {
+std::optional<WindowSpan> Windows::next_new() {
   const std::lock_guard lock(mutex_);
   for (const One& one : all_)
-    if (one.is_new) return Span{one.memory, one.bytes};
+    if (one.is_new) return WindowSpan{one.memory, one.span.bytes};
   has_new_ = false;
   return std::nullopt;
 }
@@ -47,15 +47,24 @@ void Windows::note_mapped(bool is_mapped) {
     ++num_mapped_;
 }
 
+bool WindowSpan::holds(const void* part, uint64_t part_bytes) const {
+  const auto base = reinterpret_cast<uintptr_t>(memory), begin = reinterpret_cast<uintptr_t>(part);
+  return begin >= base && begin - base <= bytes && part_bytes <= bytes - (begin - base);
+}
+
 bool Windows::has(const void* memory, uint64_t bytes) const {
   if (num_mapped_.load(std::memory_order_acquire) == 0) return false;
-  const auto begin = reinterpret_cast<uintptr_t>(memory);
   const std::lock_guard lock(mutex_);
   return std::any_of(all_.begin(), all_.end(), [&](const One& one) {
-    const auto base = reinterpret_cast<uintptr_t>(one.memory);
-    return one.is_mapped && begin >= base && begin - base <= one.bytes &&
-           bytes <= one.bytes - (begin - base);
+    return one.is_mapped && one.span.holds(memory, bytes);
   });
+}
+
+bool Windows::has_new(const void* memory, uint64_t bytes) const {
+  if (!has_new()) return false;
+  const std::lock_guard lock(mutex_);
+  return std::any_of(all_.begin(), all_.end(),
+                     [&](const One& one) { return one.is_new && one.span.holds(memory, bytes); });
 }
 
 void* Windows::drop(void* handle) {

@@ -19,6 +19,12 @@
 
 namespace braid::nccl {
 
+struct WindowSpan {
+  void* memory;
+  uint64_t bytes;
+  bool holds(const void* part, uint64_t part_bytes) const;
+};
+
 class Windows {
  public:
   /// The real library has made it: `handle` is null where it had no use for it.
@@ -33,36 +39,35 @@ class Windows {
   template <typename Map>
   void map_new(const Map& map) {
     // Not under the mutex: it waits for the other ranks.
-    while (const std::optional<Span> next = next_new()) note_mapped(map(next->memory, next->bytes));
+    while (const std::optional<WindowSpan> next = next_new())
+      note_mapped(map(next->memory, next->bytes));
   }
-  /// Whether all of this memory lies in a window that is mapped.
+  /// Whether all of this memory lies in a window that is mapped; or in one that is new, also one that
+  /// nobody will map, for the other ranks may not know that yet.
   bool has(const void* memory, uint64_t bytes) const;
+  bool has_new(const void* memory, uint64_t bytes) const;
   bool has_new() const { return has_new_.load(std::memory_order_acquire); }
 
   /// The program gives it back. Its memory where it is mapped, else null.
   void* drop(void* handle);
 
  private:
-  struct Span {
-    void* memory;
-    uint64_t bytes;
-  };
   struct One {
-    void* memory;  // null: not to be mapped
-    uint64_t bytes;
+    WindowSpan span;
+    void* memory;  // where it begins; null: not to be mapped
     void* handle;  // null: none, or not known
     void** where;  // null: known
     bool is_new = true;
     bool is_mapped = false;
   };
-  std::optional<Span> next_new();
+  std::optional<WindowSpan> next_new();
   void note_mapped(bool is_mapped);
   void push(const One& one);
 
   mutable std::mutex mutex_;
   std::vector<One> all_;  // new ones behind the others
   std::atomic<bool> has_new_{false};
-  std::atomic<size_t> num_mapped_{0};
+  std::atomic<uint64_t> num_mapped_{0};
 };
 
 }  // namespace braid::nccl

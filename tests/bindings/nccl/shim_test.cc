@@ -1257,8 +1257,9 @@ TEST_F(WindowsOfShimTest, AnAllToAllInPlaceIsNcclsThere) {
                                  "real all_to_all 8", "race all_to_all of k", "run all_to_all 8"));
 }
 
-// Whether it lies in one decides who has it: also a call that would be NCCL's elsewhere comes to it.
-TEST_F(WindowsOfShimTest, NewWindowsAreMappedBeforeAnyCall) {
+// Whether it lies in one that is mapped decides who has it: also a call that would be NCCL's elsewhere has
+// it mapped. One that lies elsewhere waits for nobody.
+TEST_F(WindowsOfShimTest, ANewWindowIsMappedBeforeACallInIt) {
   answer(0);
   answer_there(kAll);
   const NcclComm comm = make_raced(1, "k");
@@ -1266,24 +1267,49 @@ TEST_F(WindowsOfShimTest, NewWindowsAreMappedBeforeAnyCall) {
   EXPECT_THAT(log(), ElementsAre("open k", "race all_reduce of k", "real all_reduce 8 on 1"));
   window_on(comm);
   raced_.submit(at(call_on(comm, 8), 100, 100));
-  EXPECT_THAT(log(), ElementsAre("map 10000 of 10000", "real all_reduce 8 on 1"));
+  EXPECT_THAT(log(), ElementsAre("real all_reduce 8 on 1"));
   raced_.submit(at(call_on(comm, 8), kBase, kBase));
-  EXPECT_THAT(log(), ElementsAre("race all_reduce in windows of k", "run all_reduce 8"));
+  EXPECT_THAT(log(), ElementsAre("map 10000 of 10000", "race all_reduce in windows of k",
+                                 "run all_reduce 8"));
   // In a group, with calls that go to NCCL at once; the race is behind its end.
   void* window = nullptr;
   world_.next_window = handle(78);
   raced_.add_window(comm, handle(50'000), 64, &window, kSymmetric);
   log();
   raced_.group_start();
-  raced_.submit(odd_call_on(comm, 5));
   raced_.submit(at(call_on(comm, 8), 100, 100));
   raced_.submit(at(gather_on(comm, 8), 100, 50'000));
   raced_.group_end();
+  EXPECT_THAT(log(), ElementsAre("real start", "real all_reduce 8 on 1",
+                                 AnyOf("map 50000 of 64", "real end"),
+                                 AnyOf("map 50000 of 64", "real end"),
+                                 "race all_gather in windows of k", "run all_gather 8"));
+}
+
+// It was given back, or NCCL had no use for it, on this rank: the others, who do not know, wait for it.
+TEST_F(WindowsOfShimTest, ACallInANewWindowThatIsNoneComesToTheOthers) {
+  answer(0);
+  answer_there(kAll);
+  const NcclComm comm = make_raced(1, "k");
+  raced_.submit(at(call_on(comm, 8), 100, 100));
+  log();
+  void* window = nullptr;
+  world_.next_window = nullptr;
+  raced_.add_window(comm, handle(kBase), kBytes, &window, kSymmetric);
+  world->map_code = 3;
+  raced_.submit(at(call_on(comm, 8), kBase, kBase));
+  EXPECT_THAT(log(), ElementsAre("real window", "map 0 of 10000", "real all_reduce 8 on 1"));
+}
+
+// NCCL's were seen not to end there.
+TEST_F(WindowsOfShimTest, BroadcastsAreAsElsewhere) {
+  answer(kAll);
+  answer_there(0);
+  const NcclComm comm = make_raced(1, "k");
+  window_on(comm);
+  raced_.submit(at(with_op(call_on(comm, 8), Op::kBroadcast), kBase, kBase));
   EXPECT_THAT(
-      log(),
-      ElementsAre("real start", "real all_reduce 5 on 1", AnyOf("map 50000 of 64", "real end"),
-                  AnyOf("map 50000 of 64", "real end"), "race all_gather in windows of k",
-                  "real start", "real all_reduce 8 on 1", "real end", "run all_gather 8"));
+      log(), ElementsAre("open k", "map 10000 of 10000", "race broadcast of k", "run broadcast 8"));
 }
 
 TEST_F(WindowsOfShimTest, AWindowOfAGroupIsKnownAtItsEnd) {
