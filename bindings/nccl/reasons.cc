@@ -40,6 +40,9 @@ Left why_left(const Settings& settings, const Entry* entry, const Call& call) {
   if (entry->is_over_nodes() && !goes_over_nodes(settings, call, entry->num_ranks()))
     return Left::kOverNodes;
   if (!is_wanted(settings, call, entry->num_ranks())) return Left::kSettings;
+  const uint64_t bytes = bytes_of(call, entry->num_ranks());
+  if (is_all_to_all_in_place(call) && entry->windows().has(shared_memory(call), bytes))
+    return Left::kFaster;
   for (const bool in_windows : {false, true}) {
     const Chosen& chosen = entry->chosen(call.op, in_windows);
     if (chosen.is_known[0] || chosen.is_known[1]) return Left::kFaster;

@@ -30,6 +30,7 @@ namespace {
 using testing::AnyOf;
 using testing::Contains;
 using testing::ElementsAre;
+using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::Not;
 using testing::StartsWith;
@@ -1249,6 +1250,7 @@ TEST_F(WindowsOfShimTest, AnAllToAllInPlaceIsNcclsThere) {
   window_on(comm);
   const Call exchange = with_op(call_on(comm, 8), Op::kAllToAll);
   raced_.submit(at(exchange, kBase, kBase));
+  EXPECT_THAT(raced_.reasons().json(), HasSubstr(R"("NCCL is as fast, or memory is missing": 1)"));
   raced_.submit(at(exchange, kBase, kBase + 64));
   raced_.submit(at(exchange, kBase, kBase));
   raced_.submit(at(exchange, 100, 100));
@@ -1280,10 +1282,10 @@ TEST_F(WindowsOfShimTest, ANewWindowIsMappedBeforeACallInIt) {
   raced_.submit(at(call_on(comm, 8), 100, 100));
   raced_.submit(at(gather_on(comm, 8), 100, 50'000));
   raced_.group_end();
-  EXPECT_THAT(log(), ElementsAre("real start", "real all_reduce 8 on 1",
-                                 AnyOf("map 50000 of 64", "real end"),
-                                 AnyOf("map 50000 of 64", "real end"),
-                                 "race all_gather in windows of k", "run all_gather 8"));
+  EXPECT_THAT(
+      log(), ElementsAre("real start", "real all_reduce 8 on 1",
+                         AnyOf("map 50000 of 64", "real end"), AnyOf("map 50000 of 64", "real end"),
+                         "race all_gather in windows of k", "run all_gather 8"));
 }
 
 // It was given back, or NCCL had no use for it, on this rank: the others, who do not know, wait for it.
