@@ -44,6 +44,7 @@ struct Crowd {
   std::vector<std::string> joins;
   int num_opened = 0, num_mapped = 0, num_raced = 0, num_run = 0, num_closed = 0;
   bool run_meets = false;  // else a run comes back at once
+  uint32_t won = 0x1ff, won_in_windows = 0x1ff;
   std::set<std::thread::id> runners;
 };
 Crowd* crowd;
@@ -61,10 +62,13 @@ bool count_meeting(const std::string& name, int& counter) {
   return met;
 }
 
-int race_of(braid_nccl_seat* seat, int op, const braid_nccl_real* real, braid_nccl_choice& choice) {
-  choice.measured = choice.won = 0x1ff;
+int race_of(braid_nccl_seat* seat, int op, bool in_windows, const braid_nccl_real* real,
+            braid_nccl_choice& choice) {
+  choice.measured = 0x1ff;
+  choice.won = in_windows ? crowd->won_in_windows : crowd->won;
   if (real == nullptr) return 0;
-  const std::string name = "race " + std::to_string(op) + " of " + key_of_seat(seat);
+  const std::string name =
+      "race " + std::to_string(op) + (in_windows ? " in windows" : "") + " of " + key_of_seat(seat);
   if (!count_meeting(name, crowd->num_raced)) return 6;
   braid_nccl_call call{};
   call.op = op;
@@ -86,8 +90,9 @@ const braid_nccl_core* meeting_core() {
       [](braid_nccl_seat* seat, const braid_nccl_place*, braid_nccl_why) {
         return count_meeting("open " + key_of_seat(seat), crowd->num_opened) ? 1 : 0;
       },
-      [](braid_nccl_seat* seat, int op, int, int, const braid_nccl_real* real,
-         braid_nccl_choice* choice, braid_nccl_why) { return race_of(seat, op, real, *choice); },
+      [](braid_nccl_seat* seat, int op, int, int in_windows, const braid_nccl_real* real,
+         braid_nccl_choice* choice,
+         braid_nccl_why) { return race_of(seat, op, in_windows != 0, real, *choice); },
       [](braid_nccl_seat* seat, const braid_nccl_call*, braid_nccl_why) {
         {
           const std::lock_guard lock(crowd->mutex);
@@ -292,6 +297,34 @@ TEST_F(MeetingTest, NewWindowsAreMappedBesideTheRealGroup) {
   EXPECT_EQ(in_group(other, {handed_on_call(2)}), NcclResult::kSuccess);
   grouped.join();
   EXPECT_EQ(crowd_.num_mapped, 2);
+}
+
+// Whoever comes to it in a group, and whose it would be elsewhere.
+TEST_F(MeetingTest, ACallInANewWindowMeetsInOrOutsideOfAGroup) {
+  Settings raced;
+  raced.chosen_by = ChosenBy::kRace;
+  crowd_.won = 0;
+  Shim one{meeting_real(), raced, meeting_core}, other{meeting_real(), raced, meeting_core};
+  Call call = call_of(1);
+  const auto on_both = [&](bool is_grouped) {
+    std::thread first([&] { is_grouped ? in_group(one, {call}) : one.submit(call); });
+    EXPECT_EQ(other.submit(call), NcclResult::kSuccess);
+    first.join();
+  };
+  for (Shim* const shim : {&one, &other}) make_comm(*shim, "ours", 1);
+  on_both(false);
+  EXPECT_EQ(one.counts().taken[0] + other.counts().taken[0], 0U);
+  void* window = nullptr;
+  for (Shim* const shim : {&one, &other})
+    shim->add_window(pointer(1), pointer(500), 64, &window, kSymmetric);
+  on_both(false);
+  EXPECT_EQ(crowd_.num_mapped, 0) << "elsewhere";
+  call.send = call.recv = pointer(532);
+  on_both(true);
+  EXPECT_EQ(crowd_.num_mapped, 2);
+  EXPECT_EQ(crowd_.num_raced, 4);
+  EXPECT_EQ(one.counts().taken[0], 1U);
+  EXPECT_EQ(other.counts().taken[0], 1U);
 }
 
 TEST_F(MeetingTest, RanksOfOneThreadRaceSideBySide) {
