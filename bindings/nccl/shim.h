@@ -135,6 +135,7 @@ class Shim {
   NcclResult end_of(Entry& entry, NcclComm comm, NcclResult now);
   static int run_real(void* racer, const braid_nccl_call* call);
   static int open_window_of_race(void* racer, void* memory, uint64_t bytes, void** window);
+  void keep_handle(std::unique_ptr<void*> handle);
   NcclResult give_all(NcclComm rail, const void* send, void* recv, uint64_t bytes,
                       CudaStream stream);
   NcclResult exchange(NcclComm rail, const braid_nccl_passage& passage, CudaStream stream);
@@ -190,8 +191,10 @@ class Shim {
   std::atomic<bool> signs_{true};
   std::atomic<bool> is_disowned_{false};
   std::mutex said_mutex_;
-  std::string said_key_, said_;           // the last warning
-  std::shared_ptr<Group> parents_group_;  // of a forked child
+  std::string said_key_, said_;  // the last warning
+  std::mutex handles_mutex_;
+  std::vector<std::unique_ptr<void*>> handles_;  // that the real library may yet write
+  std::shared_ptr<Group> parents_group_;         // of a forked child
 };
 
 /// One thread's group.

@@ -6,7 +6,9 @@
 // group it is behind the real group's end, where what was handed on has been enqueued. It is never
 // in a capture. Until then, and where it comes to nothing, NCCL has the calls.
 #include <chrono>
+#include <memory>
 #include <thread>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -156,8 +158,13 @@ int Shim::open_window_of_race(void* racer, void* memory, uint64_t bytes, void** 
   }
   if (is_good(now)) now = to.shim->end_of(*to.entry, to.comm, NcclResult::kInProgress);
   *window = now == NcclResult::kSuccess ? *made : nullptr;
-  if (now == NcclResult::kInProgress) (void)made.release();
+  if (now == NcclResult::kInProgress) to.shim->keep_handle(std::move(made));
   return static_cast<int>(now);
+}
+
+void Shim::keep_handle(std::unique_ptr<void*> handle) {
+  const std::lock_guard lock(handles_mutex_);
+  handles_.push_back(std::move(handle));
 }
 
 /// Of a rail that is being made: nobody else has it yet (core/nodes/nccl_rail.h asks about its calls).
