@@ -185,6 +185,39 @@ def test_nothing_begins_behind_close():
         assert len(d.cache.tails._free) == d.cache.tails.SLOTS
 
 
+def test_an_engine_closes_while_a_decoder_registers_what_it_offers(monkeypatch):
+    """Its close() waits for the end of another load, which waits for the decoder's lock."""
+    with Side(kv.Prefiller, LAYOUT, "p 1") as one, Side(kv.Prefiller, LAYOUT, "p 2") as two:
+        d = Side(kv.Decoder, LAYOUT, "d")
+        first, second = (d.role.connect([p.engine.address], LIMIT_S) for p in (one, two))
+        waits = d.role.want("r", first, [1], 8)
+        until(lambda: waits.expected is not None)
+        register, begun = d.engine.register, threading.Event()
+
+        def slowly(memory):
+            made = register(memory)
+            begun.set()
+            until(lambda: d.engine.closed)
+            return made
+
+        monkeypatch.setattr(d.engine, "register", slowly)
+        loads = [waits]
+        asks = threading.Thread(
+            target=lambda: loads.append(d.role.want("other", second, [2], 8)), daemon=True
+        )
+        asks.start()
+        assert begun.wait(LIMIT_S)
+        closes = threading.Thread(target=d.engine.close, daemon=True)
+        closes.start()
+        for thread in (closes, asks):
+            thread.join(LIMIT_S)
+            assert not thread.is_alive()
+        for load in loads:
+            with pytest.raises(braid.Error, match="closed"):
+                load.wait(LIMIT_S)
+        d.close()
+
+
 # --- peers that come and go ---
 
 
