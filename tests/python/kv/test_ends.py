@@ -569,6 +569,29 @@ def test_a_door_that_says_a_byte_now_and_then_is_given_up_in_time():
         assert time.monotonic() - started < 3
 
 
+@pytest.mark.parametrize("host", ["", "a..b", "x" * 70, "\ud800", "[::1"])
+def test_a_door_at_no_host_is_refused(host):
+    with pytest.raises((braid.InvalidArgument, braid.Unavailable), match="door"):
+        ask(host, 1)
+
+
+def test_a_door_that_answers_nonsense_is_refused():
+    for text in (b"[" * 100_000, b"{}", b"\xff", b"9" * 5000, b'{"version": 1, "ranks": 5}'):
+        with socket.create_server(("127.0.0.1", 0)) as door:
+            data = struct.pack("<I", len(text)) + text
+            thread = threading.Thread(target=answer_once, args=(door, data), daemon=True)
+            thread.start()
+            with pytest.raises(braid.InvalidArgument, match=r"door .*127\.0\.0\.1"):
+                ask("127.0.0.1", door.getsockname()[1])
+            thread.join()
+
+
+def answer_once(door, data):
+    guest, _ = door.accept()
+    with guest:
+        guest.sendall(data)
+
+
 def test_a_door_that_was_short_of_descriptors_opens_again(caplog):
     with Door("127.0.0.1", 0, "an id", []) as door:
         door._socket = short = _Short(door._socket)
