@@ -116,7 +116,7 @@ def of_engines():
     spoiled(one.scatter, {"src": region, "parts": []})
     spoiled(one.signal, {"peers": [], "imm": 1})
     spoiled(one.expect, {"imm": 1, "count": 1})
-    for name in ("cancel", "connect", "disconnect", "forget", "count", "peer_group"):
+    for name in ("cancel", "connect", "disconnect", "forget", "count", "peer_group", "check"):
         spoiled(getattr(one, name), {})
     layout = kv.Layout("m", "float16", 1, 1, 16, 8)
     spoiled(kv.PagedCache, {"engine": one, "layers": [], "layout": layout})

@@ -174,6 +174,10 @@ class Vllm:
                     req_id=request.request_id, block_ids=(list(request.blocks),),
                     num_computed_tokens=0,
                 ))  # fmt: skip
+            elif request.state == "loaded":  # it is scheduled for the first time
+                name, _, _, computed = self._cached(request, scheduled)
+                blocks = (list(request.blocks),)
+                new.append(Spaces(req_id=name, block_ids=blocks, num_computed_tokens=computed))
             elif request.state in ("running", "resumed"):
                 cached.append(self._cached(request, scheduled))
         self._forward(new, cached, scheduled, preempted)
@@ -287,10 +291,10 @@ class Vllm:
         self.scheduler.update_state_after_alloc(request, Blocks(request.blocks), 0)
         if bad & set(request.blocks):
             self.free += request.blocks
-            request.blocks, request.state, request.computed = [], "running", 0
+            request.blocks, request.state, request.computed = [], "loaded", 0
             return  # kv_load_failure_policy="recompute"
         request.computed = len(request.prompt_token_ids) - 1  # the last one is computed again
-        request.state = "running"
+        request.state = "loaded"
 
     def _finish(self, request: Request, how: str) -> None:
         was_loading = request.state == "loading"

@@ -19,7 +19,7 @@ from braid.arrays import Array
 from braid.engine import values
 from braid.engine.arrivals import Arrivals
 from braid.engine.group import PeerGroup
-from braid.engine.region import Peer, Region
+from braid.engine.region import Descriptor, Peer, Region
 from braid.engine.ticket import Callback, Ticket
 from braid.engine.transfers import Transfers
 from braid.engine.words import Message, Watch
@@ -233,6 +233,16 @@ class Engine(Transfers):
         return Watch(self._live().watch(lambda before, now: callback(before, now) is not False))
 
     # --- peers ---
+
+    def check(self, *names: Peer | Descriptor) -> None:
+        """InvalidArgument for what no call of this engine would take: bytes that were cut or
+        altered, or are another job's. Whether anybody is there it does not ask.
+        """
+        for name in names:
+            if isinstance(name, Descriptor):
+                self._remote(name, "check")
+            else:
+                self._peer(name)
 
     def peer_group(self, peers: Iterable[Peer]) -> PeerGroup:
         """Peers that are addressed together; their addresses are checked here."""

@@ -201,7 +201,7 @@ class PagedCache:
             if self.tails.region is not None:
                 made.append(self.tails.register())
         except BaseException:
-            unregister_all(self._engine, made)
+            unregister_all(self._engine, made, were_told=False)
             raise
         return made
 
@@ -281,27 +281,32 @@ class Tails:
             self.region = None
 
 
-def unregister_all(engine: Engine, regions: list[Region]) -> None:
+def unregister_all(engine: Engine, regions: list[Region], *, were_told: bool = True) -> None:
     """Empties the list, and returns when nothing can land in any of them any more.
 
     Each on a thread of its own: a peer that does not answer is waited for for a second. What goes
     wrong with one is raised when all others have been tried; those that are registered still stay
     in the list.
+
+    were_told: whether peers know of them. Then an engine that closes is waited for: until then they
+    may write. Its close() waits for callbacks, so that nobody may call this who holds what a
+    callback waits for.
     """
     if not regions:
         return
     with ThreadPoolExecutor(min(32, len(regions))) as threads:
-        take_away = partial(_unregister, engine, regions)
+        take_away = partial(_unregister, engine, regions, were_told)
         tried = [threads.submit(take_away, region) for region in list(regions)]
     for each in tried:
         each.result()
 
 
-def _unregister(engine: Engine, regions: list[Region], region: Region) -> None:
+def _unregister(engine: Engine, regions: list[Region], were_told: bool, region: Region) -> None:
     try:
         region.unregister()
     except InvalidArgument:
         if not engine.closed:
             raise
-        engine.wait_closed()  # it takes all its regions with it
+        if were_told:
+            engine.wait_closed()  # it takes all its regions with it
     regions.remove(region)

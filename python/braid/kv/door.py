@@ -94,8 +94,8 @@ def ask(host: str, port: int, timeout: float = _TIMEOUT_S) -> tuple[str, list[Pe
             document = json.loads(_received(asked, length, until))
     except (OSError, EOFError) as error:
         raise Unavailable(f"door {host}:{port}: {error}") from error
-    except ValueError as error:
-        raise InvalidArgument(f"door {host}:{port}: no JSON: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise InvalidArgument(f"door {host!r:.99}:{port}: no name or no JSON: {error}") from error
     if not isinstance(document, dict) or document.get("version") != _VERSION:
         raise InvalidArgument(
             f"door {host}:{port}: asked for version {_VERSION}, found {document!r:.100}"

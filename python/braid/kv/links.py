@@ -19,7 +19,7 @@ from braid.kv.ending import log
 from braid.kv.handover import Link
 from braid.kv.layout import Layout, difference
 from braid.kv.places import places_from
-from braid.kv.post import VERSION, Post
+from braid.kv.post import VERSION, Post, is_of
 
 # In times of `silence`, of a decoder that gets nothing and (soon) of one that gets pages.
 _LOST_AFTER = 10
@@ -46,8 +46,16 @@ class Links(Post):
         """It is gone: nothing is written to it any more, and it is no link."""
 
     def _on_hello(self, head: dict[str, Any], body: bytes, message: Message) -> None:
+        """Of a rank that can be answered: InvalidArgument where its address is none, or another
+        engine's.
+        """
         parts = letters.unpack(body)
         peer = Peer(parts[0] if parts else b"")
+        self.engine.check(peer)
+        if not is_of(peer, message.incarnation):  # and nobody else is told of it
+            raise InvalidArgument(
+                f"kv: hello: '{message.sender}' gives another one's address: {peer.where()}"
+            )
         try:
             link = self._introduced(head, parts, message)
         except Error as error:
@@ -55,7 +63,6 @@ class Links(Post):
             log.warning("'%s': refused '%s': %s", self.engine.name, message.sender, error)
             self._send(peer, {"kind": "refused", "why": str(error), "version": VERSION})
             return
-        self._links[message.incarnation] = link
         regions = [region.descriptor.data for region in self.cache.regions]
         places = [list(place) for place in self.cache.places]
         layout = self.cache.layout.as_json()
@@ -70,6 +77,7 @@ class Links(Post):
             },
             letters.pack(regions),
         )
+        self._links[message.incarnation] = link
 
     def _introduced(self, head: dict[str, Any], parts: list[bytes], message: Message) -> Link:
         if len(parts) != 1:
@@ -91,9 +99,11 @@ class Links(Post):
         of_layers = len(parts) - bool(link.layout.tail_bytes)
         if of_layers < 1:
             raise InvalidArgument(f"kv: asked for regions of layers, found {of_layers}")
-        link.pages = letters.whole(head, "pages")
-        link.places = places_from(head.get("places"), link.layout.layers_here, of_layers)
-        link.regions = [Descriptor(part) for part in parts]
+        regions = [Descriptor(part) for part in parts]
+        self.engine.check(*regions)
+        pages = letters.whole(head, "pages")
+        places = places_from(head.get("places"), link.layout.layers_here, of_layers)
+        link.pages, link.places, link.regions = pages, places, regions
 
     def _look_at_links(self, now: float) -> None:
         """At each tick."""

@@ -22,6 +22,13 @@ VERSION = 3
 _TICK_S = 0.05
 
 
+def is_of(peer: Peer, incarnation: bytes) -> bool:
+    """An address has its engine's incarnation in it."""
+    if len(incarnation) != 16:
+        raise InternalError(f"kv: an incarnation of {len(incarnation)} bytes")
+    return incarnation in peer.data
+
+
 class Post(ABC):
     """What prefiller and decoder have in common. `_lock` is held in all handlers; callbacks of
     users run after it has been given back.

@@ -516,7 +516,8 @@ class Prefiller(Links):
                     continue
                 handover.lease_until = time.monotonic() + self._lease
                 handover.computed(numbered, part.tokens)
-                self._pump(handover, numbered)
+                pump = partial(self._pump, handover, numbered)
+                self._apart(handover.what, pump, partial(self._give_up, handover))
         self._run_later()
 
     def _mark_computed(self, handover: Handover, tokens: int | None = None) -> None:
@@ -573,7 +574,8 @@ class Prefiller(Links):
                 continue
             if consumer.error is not None:
                 consumer.is_over = True
-                self._say_over(handover, consumer, sender)
+                say = partial(self._say_over, handover, consumer, sender)
+                self._apart(handover.what, say)
             elif not consumer.is_pulling and handover.is_all_sent(consumer):
                 handover.stamp("last page")
                 consumer.is_over = True

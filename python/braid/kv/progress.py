@@ -78,7 +78,10 @@ class Progress:
             if parts is None:
                 log.error("the word of layers says %d, and no pass %d was declared", now, number)
                 return
-            self._computed(parts, range(layer, end))
+            try:
+                self._computed(parts, range(layer, end))
+            except Exception:  # a watch whose callback raises is over, for all requests
+                log.exception("layers %d to %d of pass %d", layer, end, number)
             before += end - layer
 
     def _parts_of(self, number: int, *, is_last: bool) -> Sequence[Declared] | None:

@@ -18,14 +18,14 @@ from typing import Any
 
 from braid import letters
 from braid.engine import Descriptor, Engine, Message, Peer
-from braid.errors import Error, InternalError, InvalidArgument, PeerLost, Timeout
+from braid.errors import Error, InvalidArgument, PeerLost, Timeout
 from braid.kv.asked import seconds
 from braid.kv.cache import PagedCache, unregister_all
 from braid.kv.ending import log
 from braid.kv.layout import Layout, difference
 from braid.kv.load import Prefill, Source
 from braid.kv.places import places_from
-from braid.kv.post import VERSION, Post
+from braid.kv.post import VERSION, Post, is_of
 
 _AGAIN_S = 0.5
 # Of an idle source, in times of `silence`.
@@ -115,7 +115,7 @@ class Sources(Post):
     def _on_answer(self, head: dict[str, Any], body: bytes, message: Message) -> None:
         """To a hello: of whom? The address that has the sender's incarnation in it."""
         source = next(
-            (s for s in self._sources.values() if _is_of(s.peer, message.incarnation)), None
+            (s for s in self._sources.values() if is_of(s.peer, message.incarnation)), None
         )
         if source is None:
             raise InvalidArgument(f"kv: '{message.sender}' answers what it was not asked")
@@ -245,10 +245,3 @@ class Sources(Post):
         with ExitStack() as each:
             for source in [*self._sources.values(), *self._lost]:
                 each.callback(unregister_all, self.engine, source.offered)
-
-
-def _is_of(peer: Peer, incarnation: bytes) -> bool:
-    """An address has its engine's incarnation in it."""
-    if len(incarnation) != 16:
-        raise InternalError(f"kv: an incarnation of {len(incarnation)} bytes")
-    return incarnation in peer.data

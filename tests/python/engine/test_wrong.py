@@ -38,6 +38,22 @@ def ends(engine, other):
     return engine.register(pattern(BYTES, 1)), other.register(pattern(2 * BYTES, 2)).descriptor
 
 
+def test_what_is_no_name_of_this_job_is_told_before_it_is_used(engine, other, ends):
+    _, region = ends
+    engine.check()
+    engine.check(other.address, region)
+    for name in (other.address, region):
+        for data in (b"", b"none", name.data[:-1], name.data[:-1] + bytes([name.data[-1] ^ 1])):
+            with pytest.raises(braid.InvalidArgument, match=r"engine address|region descriptor"):
+                engine.check(region, type(name)(data))
+    with braid.Engine(**{**options("local", "c"), "token": "another"}) as far:
+        for name in (far.address, far.register(pattern(BYTES, 1)).descriptor):
+            with pytest.raises(braid.InvalidArgument, match="another job"):
+                engine.check(name)
+    with pytest.raises(braid.InvalidArgument, match="asked for a Peer"):
+        engine.check(5)
+
+
 RANGES = [
     ({"nbytes": 1000, "dst_offset": 1001}, "1000 bytes at offset 1001 of region 1 of 'b'"),
     ({"nbytes": 1001}, "1001 bytes at offset 0 of our region"),

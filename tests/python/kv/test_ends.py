@@ -185,6 +185,39 @@ def test_nothing_begins_behind_close():
         assert len(d.cache.tails._free) == d.cache.tails.SLOTS
 
 
+def test_an_engine_closes_while_a_decoder_registers_what_it_offers(monkeypatch):
+    """Its close() waits for the end of another load, which waits for the decoder's lock."""
+    with Side(kv.Prefiller, LAYOUT, "p 1") as one, Side(kv.Prefiller, LAYOUT, "p 2") as two:
+        d = Side(kv.Decoder, LAYOUT, "d")
+        first, second = (d.role.connect([p.engine.address], LIMIT_S) for p in (one, two))
+        waits = d.role.want("r", first, [1], 8)
+        until(lambda: waits.expected is not None)
+        register, begun = d.engine.register, threading.Event()
+
+        def slowly(memory):
+            made = register(memory)
+            begun.set()
+            until(lambda: d.engine.closed)
+            return made
+
+        monkeypatch.setattr(d.engine, "register", slowly)
+        loads = [waits]
+        asks = threading.Thread(
+            target=lambda: loads.append(d.role.want("other", second, [2], 8)), daemon=True
+        )
+        asks.start()
+        assert begun.wait(LIMIT_S)
+        closes = threading.Thread(target=d.engine.close, daemon=True)
+        closes.start()
+        for thread in (closes, asks):
+            thread.join(LIMIT_S)
+            assert not thread.is_alive()
+        for load in loads:
+            with pytest.raises(braid.Error, match="closed"):
+                load.wait(LIMIT_S)
+        d.close()
+
+
 # --- peers that come and go ---
 
 
@@ -534,6 +567,29 @@ def test_a_door_that_says_a_byte_now_and_then_is_given_up_in_time():
         with pytest.raises(braid.Unavailable, match=r"of 1000 bytes came in time|timed out"):
             ask("127.0.0.1", drips.getsockname()[1], 0.5)
         assert time.monotonic() - started < 3
+
+
+@pytest.mark.parametrize("host", ["", "a..b", "x" * 70, "\ud800", "[::1"])
+def test_a_door_at_no_host_is_refused(host):
+    with pytest.raises((braid.InvalidArgument, braid.Unavailable), match="door"):
+        ask(host, 1)
+
+
+def test_a_door_that_answers_nonsense_is_refused():
+    for text in (b"[" * 100_000, b"{}", b"\xff", b"9" * 5000, b'{"version": 1, "ranks": 5}'):
+        with socket.create_server(("127.0.0.1", 0)) as door:
+            data = struct.pack("<I", len(text)) + text
+            thread = threading.Thread(target=answer_once, args=(door, data), daemon=True)
+            thread.start()
+            with pytest.raises(braid.InvalidArgument, match=r"door .*127\.0\.0\.1"):
+                ask("127.0.0.1", door.getsockname()[1])
+            thread.join()
+
+
+def answer_once(door, data):
+    guest, _ = door.accept()
+    with guest:
+        guest.sendall(data)
 
 
 def test_a_door_that_was_short_of_descriptors_opens_again(caplog):

@@ -244,6 +244,93 @@ def test_words_of_routers_that_name_no_prefiller_are_computed_for(made):
     assert [r.tokens for r in requests] == expected * len(odd)
 
 
+def nested(levels):
+    found = []
+    for _ in range(levels):
+        found = [found]
+    return found
+
+
+ODD = [
+    None, True, False, 0, 1, -1, 2**64, 10**5000, -(10**5000), 0.5, 1e300, float("inf"),
+    float("-inf"), float("nan"), "", " ", "x", "5", "9" * 5000, "\u0665", "a\0b", "\ud800",
+    "\U0001f600" * 9, "x" * 70_000, b"x", [], (), [[]], [7], [None], [True], [[None]], [[True]],
+    [[-1]], [[2**64]], [[10**5000]], [[1.0]], [["1"]], [[1, 1]], [[1], [2]], [[[1]]], ["12"], [{}],
+    {}, {"a": 1}, {"": 1}, nested(5000), [nested(5000)], list(range(9999)), [list(range(9999))],
+]  # fmt: skip
+KEYS = (
+    "do_remote_prefill", "do_remote_decode", "remote_host", "remote_port", "remote_request_id",
+    "transfer_id", "remote_block_ids", "transfer_mode", "tp_size", "remote_num_tokens",
+    "remote_engine_id", "remote_prefill_cached_tokens",
+)  # fmt: skip
+GOOD = {"do_remote_prefill": True, "remote_host": "127.0.0.1", "remote_port": 1,
+        "remote_request_id": "r", "remote_block_ids": [[1]]}  # fmt: skip
+
+
+def odd_params():
+    """Each key of a good one as each odd value, and left out; and what is no dictionary."""
+    yield from (value for value in ODD if value is not None)
+    for good in (GOOD, {**GOOD, "do_remote_decode": True}, REMOTE):
+        for key in KEYS:
+            yield {name: value for name, value in good.items() if name != key}
+            yield from ({**good, key: value} for value in ODD)
+
+
+@pytest.mark.parametrize("mode", ["pull", "push"])
+def test_whatever_a_client_says_the_tokens_are_right(made, mode, monkeypatch):
+    """It reaches the scheduler as it was written, and an error there ends the engine."""
+    engine = made("decode", transfer_mode=mode, kv_lease_duration=0.05)
+    from braid.kv.vllm import worker
+    from braid.kv.vllm.words import told
+
+    def ask(host, port):
+        raise braid.Unavailable(f"nobody answers at {host!r:.20}:{port}")
+
+    monkeypatch.setattr(worker, "ask", ask)
+    (expected,) = alone(made, [[1, 2, 3]], 2)
+    free, given = sorted(engine.free), list(odd_params())
+    for begin in range(0, len(given), 30):
+        some = [
+            engine.add(str(begin + n), [1, 2, 3], 2, params)
+            for n, params in enumerate(given[begin : begin + 30])
+        ]
+        engine.run_until(lambda some=some: all(r.state == "over" for r in some))
+        for request, params in zip(some, given[begin:], strict=False):
+            assert request.tokens == expected, told(params)
+            del engine.requests[request.request_id]
+    assert sorted(engine.free) == free
+
+
+@pytest.mark.usefixtures("made")
+def test_pages_and_ports_of_other_routers():
+    from braid.kv.vllm.words import remote_of
+
+    for port in (5600, "5600", 5600.0):
+        found = remote_of({**GOOD, "remote_port": port, "transfer_id": 5}, "r")
+        assert (found.host, found.port, found.request, found.pages) == (
+            "127.0.0.1", 5600, "r", (1,)
+        )  # fmt: skip
+    for none in (None, [], ()):
+        assert remote_of({**GOOD, "remote_block_ids": none}, "r").pages is None
+    assert remote_of({**GOOD, "transfer_id": "t"}, "r").request == "t"
+    with pytest.raises(ValueError, match=r"asked for one group of page numbers, found \[7\]"):
+        remote_of({**GOOD, "remote_block_ids": [7]}, "r")
+
+
+def test_a_fetch_that_fails_by_a_mistake_of_ours_is_reported(made, monkeypatch):
+    """Else vLLM holds its blocks, and its client waits, for ever."""
+    engine = made("decode")
+    from braid.kv.vllm import worker
+
+    def ask(*_):
+        raise TypeError("a mistake")
+
+    monkeypatch.setattr(worker, "ask", ask)
+    request = engine.add("r", [1, 2, 3], 2, dict(GOOD))
+    engine.run_until(lambda: request.state == "over")
+    assert [request.tokens] == alone(made, [[1, 2, 3]], 2)
+
+
 def test_a_door_that_nobody_opens_is_not_asked_for_every_request(monkeypatch):
     """And a request that is over is not remembered for having been cancelled."""
     stand_in.install(monkeypatch)

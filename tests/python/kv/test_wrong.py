@@ -15,6 +15,7 @@ from kv_peers import LAYOUT, PAGES, Side, fill, is_right, memory
 import braid
 from braid import kv, letters
 from braid.kv.post import VERSION
+from braid.kv.progress import Progress
 
 LIMIT_S = 30
 _numbers = itertools.count()
@@ -25,6 +26,13 @@ def ends():
     """A prefiller and a decoder that have met."""
     with Side(kv.Prefiller, LAYOUT, "prefill") as prefill, Side(kv.Decoder, LAYOUT, "decode") as d:
         yield prefill, d, d.role.connect([prefill.engine.address], LIMIT_S)
+
+
+def until(is_so):
+    end = time.monotonic() + LIMIT_S
+    while not is_so():
+        assert time.monotonic() < end
+        time.sleep(0.002)
 
 
 def still_serves(prefill, decode, there):
@@ -381,6 +389,135 @@ def test_a_farewell_to_a_prefiller_that_was_closed_is_no_mistake(caplog):
         still_serves(old, decode, there)
         assert old.role.counters["refused"] == 0
     assert "before a hello" not in caplog.text
+
+
+def greeting(address):
+    head = {"kind": "hello", "version": VERSION, "layout": LAYOUT.as_json()}
+    return frame(head, letters.pack([address]))
+
+
+def pushed(prefill, decode, there):
+    """A request that is pushed while it is computed goes well."""
+    name = f"pushed {next(_numbers)}"
+    fill(prefill.layers, LAYOUT, 34)
+    handover = prefill.role.begin(name, [34], 8)
+    load = decode.role.want(name, there, [45], 8)
+    prefill.role.declare([kv.Part(name, 8)])
+    prefill.role.layer_done(LAYOUT.layers)
+    for ending in (load, handover):
+        ending.wait(LIMIT_S)
+    assert is_right(decode.layers, LAYOUT, 45, 34)
+
+
+@pytest.fixture
+def stranger():
+    """An engine of the same job, that says what it likes."""
+    with braid.Engine("odd", nics="none", token="a token of tests", hosts="127.0.0.1") as engine:
+        yield engine
+
+
+@pytest.mark.parametrize("wrong", ["nothing", "cut", "altered", "another's", "another job's"])
+def test_who_greets_with_no_address_of_its_own_is_not_kept(ends, stranger, wrong):
+    """What it wants would be answered to nobody, or to somebody who asked for nothing."""
+    prefill, decode, there = ends
+    pushed(prefill, decode, there)
+    own = stranger.address.data
+    with braid.Engine("far", nics="none", token="another token") as far:
+        address = {
+            "nothing": b"no address",
+            "cut": own[:-1],
+            "altered": own[:-1] + bytes([own[-1] ^ 1]),
+            "another's": decode.engine.address.data,
+            "another job's": far.address.data,
+        }[wrong]
+    known = dict(prefill.role._links)
+    for head in ({}, {"layout": replace(LAYOUT, model="other").as_json()}):
+        said = greeting(address) if not head else frame(
+            {"kind": "hello", "version": VERSION, **head}, letters.pack([address])
+        )  # fmt: skip
+        stranger.send(prefill.engine.address, said).wait(LIMIT_S)
+    until(lambda: prefill.role.counters["refused"] == 2)
+    assert prefill.role._links == known
+    pushed(prefill, decode, there)
+    assert there.error() is None
+
+
+def test_an_offer_of_no_regions_ends_what_is_wanted_there_and_no_other_push(ends, stranger):
+    prefill, decode, there = ends
+    pushed(prefill, decode, there)
+    peer = prefill.engine.address
+    places = [[number, 0, LAYOUT.page_bytes] for number in range(LAYOUT.layers)]
+    offer = {"kind": "offer", "places": places, "pages": PAGES}
+    wanted = {
+        "kind": "want", "request": "r", "tag": 2**31, "first_page": 0, "tokens_pages": 1,
+        "consumers": 1, "slices": [[0, LAYOUT.layers, 0, 0, LAYOUT.heads]], "tail_slot": None,
+    }  # fmt: skip
+    stranger.send(peer, greeting(stranger.address.data)).wait(LIMIT_S)
+    assert b'"welcome"' in stranger.recv(LIMIT_S).data
+    prefill.role.begin("r", [5], 8)
+    regions = [b"no descriptor"] * LAYOUT.layers
+    stranger.send(peer, frame(offer, letters.pack(regions))).wait(LIMIT_S)
+    stranger.send(peer, frame(wanted, bytes(4))).wait(LIMIT_S)
+    answer = stranger.recv(LIMIT_S).data
+    assert b'"failed"' in answer
+    assert b"wanted before anything was offered" in answer
+    prefill.role.declare([kv.Part("r", 8)])
+    prefill.role.layer_done(LAYOUT.layers)
+    pushed(prefill, decode, there)
+
+
+def test_a_peer_that_cannot_be_told_ends_no_other_ones_pushes(ends, caplog):
+    """However that comes about."""
+    prefill, decode, there = ends
+    with Side(kv.Decoder, LAYOUT, "odd") as odd:
+        load = odd.role.want("r", odd.role.connect([prefill.engine.address], LIMIT_S), [1], 8)
+        handover = prefill.role.begin("r", [1], 8)
+        until(lambda: "wanted" in handover.times)
+        (link,) = [link for link in prefill.role._links.values() if link.name == "odd"]
+        link.peer = braid.engine.Peer(b"no address")
+        link.regions = [braid.engine.Descriptor(b"none")] * LAYOUT.layers
+        prefill.role.declare([kv.Part("r", 8)])
+        prefill.role.layer_done(LAYOUT.layers)
+        with pytest.raises(braid.InvalidArgument, match="region descriptor"):
+            handover.wait(LIMIT_S)
+        assert "'prefill': request 'r': engine address: 10 bytes" in caplog.text
+        for _ in range(2):
+            pushed(prefill, decode, there)
+        load.cancel()
+        link.peer = odd.engine.address
+
+
+def test_one_broken_request_of_a_pass_ends_no_other_ones_pushes(ends, monkeypatch):
+    prefill, decode, there = ends
+    bad, other = (prefill.role.begin(name, [n], 8) for n, name in enumerate(("bad", "other")))
+    load = decode.role.want("other", there, [9], 8)
+    monkeypatch.setattr(bad, "pump", broken)
+    prefill.role.declare([kv.Part("bad", 8), kv.Part("other", 8)])
+    prefill.role.layer_done(LAYOUT.layers)
+    with pytest.raises(braid.InternalError, match="request 'bad': TypeError: a broken one"):
+        bad.wait(LIMIT_S)
+    for ending in (load, other):
+        ending.wait(LIMIT_S)
+    pushed(prefill, decode, there)
+
+
+def test_a_word_whose_layers_raise_is_watched_on(caplog):
+    found = []
+
+    def computed(parts, layers):
+        if parts == ["bad"]:
+            broken()
+        found.append((parts, layers))
+
+    with braid.Engine("one", nics="none") as engine:
+        progress = Progress(engine, 2, computed)
+        for parts in (["good"], ["bad"], ["later"]):
+            progress.declare(parts)
+            progress.bump(2)
+        until(lambda: found and found[-1][0] == ["later"])
+        progress.close()
+    assert "layers 0 to 2 of pass 1" in caplog.text
+    assert {parts[0] for parts, _ in found} == {"good", "later"}
 
 
 BAD = [

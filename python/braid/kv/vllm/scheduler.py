@@ -12,7 +12,18 @@ from typing import Any
 from braid.engine import Peer
 from braid.kv.door import Door
 from braid.kv.ending import log
-from braid.kv.vllm.words import Fetch, Give, Params, Remote, StepOrders, answer, remote_of
+from braid.kv.vllm.words import (
+    Fetch,
+    Give,
+    Params,
+    Remote,
+    StepOrders,
+    answer,
+    name_of,
+    params_of,
+    remote_of,
+    told,
+)
 
 _GOOD_ENDS = ("FINISHED_LENGTH_CAPPED", "FINISHED_STOPPED")
 _RENEW_S = 2.0
@@ -60,15 +71,22 @@ class SchedulerSide:
     # --- requests ---
 
     def on_new_request(self, request: Any) -> None:
-        """A decoder's request may wait for long: its lease at the prefiller is renewed."""
-        params = request.kv_transfer_params or {}
-        if params.get("do_remote_prefill") and (remote := self._remote(request)) is not None:
-            self._waiting[request.request_id] = remote
-            self._renewed_at = 0.0
+        """A decoder's request may wait for long: its lease at the prefiller is renewed. One that
+        names no prefiller is computed here.
+        """
+        params = params_of(request)
+        if not params.get("do_remote_prefill"):
+            return
+        if (remote := self._remote(request)) is None:
+            params["do_remote_prefill"] = False
+            return
+        to_renew = Remote(remote.host, remote.port, remote.request, None)
+        self._waiting[request.request_id] = to_renew  # goes to the workers again and again
+        self._renewed_at = 0.0
 
     def matched_tokens(self, request: Any, computed: int) -> tuple[int, bool]:
         """All of the prompt comes from the prefiller, but what is in the local prefix cache."""
-        params = request.kv_transfer_params or {}
+        params = params_of(request)
         if not params.get("do_remote_prefill") or self._remote(request) is None:
             return 0, False
         count = len(request.prompt_token_ids or []) - computed
@@ -76,7 +94,7 @@ class SchedulerSide:
 
     def after_alloc(self, request: Any, blocks: Any, external: int) -> None:
         """Blocks were allocated: a decoder's for what comes, a prefiller's for a first chunk."""
-        params = request.kv_transfer_params or {}
+        params = params_of(request)
         if not params.get("do_remote_prefill"):
             return
         params["do_remote_prefill"] = False  # this is called again when the load is over
@@ -101,8 +119,10 @@ class SchedulerSide:
     def finished(self, request: Any, pages: list[int]) -> tuple[bool, Params | None]:
         """Whether the request's blocks are kept, and what its router is told."""
         name = request.request_id
-        params = request.kv_transfer_params or {}
+        params = params_of(request)
         self._waiting.pop(name, None)
+        given = self._pushing.pop(name, None)
+        self._computed.pop(name, None)
         if params.get("do_remote_prefill"):  # aborted before it was scheduled
             params["do_remote_prefill"] = False
             if (remote := self._remote(request)) is not None:
@@ -112,8 +132,6 @@ class SchedulerSide:
             if name in self._fetching:  # vLLM keeps its blocks until the worker has reported it
                 self._orders.cancels.append(name)
             return False, None
-        given = self._pushing.pop(name, None)
-        self._computed.pop(name, None)
         if request.status.name not in _GOOD_ENDS or not pages:
             if given is not None:
                 self._orders.dropped.append(name)
@@ -158,7 +176,7 @@ class SchedulerSide:
 
     def note_request(self, request: Any) -> None:
         """A prefiller's request that will be pushed while it is computed."""
-        params = request.kv_transfer_params or {}
+        params = params_of(request)
         if self._is_push and params.get("do_remote_decode"):
             self._pushing.setdefault(request.request_id, self._wire_name(request))
             self._computed[request.request_id] = len(request.prompt_token_ids or [])
@@ -197,12 +215,11 @@ class SchedulerSide:
         return tuple(int(page) for page in groups[0][:total])
 
     def _wire_name(self, request: Any) -> str:
-        name = (request.kv_transfer_params or {}).get("transfer_id")
-        return name if isinstance(name, str) else str(request.request_id)
+        return name_of(params_of(request).get("transfer_id")) or str(request.request_id)
 
     def _remote(self, request: Any) -> Remote | None:
         try:
-            remote = remote_of(request.kv_transfer_params or {}, request.request_id)
+            remote = remote_of(params_of(request), request.request_id)
         except ValueError as error:
             log.warning("%s", error)
             return None
@@ -210,6 +227,6 @@ class SchedulerSide:
             log.warning(
                 "request '%s': kv_transfer_params name no prefiller: %s",
                 request.request_id,
-                request.kv_transfer_params,
+                told(request.kv_transfer_params),
             )
         return remote

@@ -1,10 +1,23 @@
-"""What goes between routers, schedulers and workers. Nothing here knows vLLM."""
+"""What goes between routers, schedulers and workers. Nothing here knows vLLM.
 
+What a router says comes from HTTP, and any client may say it instead: it is of any type and size,
+and what is read of it raises nothing but what is written here, for vLLM's scheduler ends with it.
+"""
+
+import reprlib
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeGuard
 
 Params = dict[str, Any]
 """kv_transfer_params, with the keys that routers know."""
+
+_MOST_NAME = 4096
+"""Characters of a request's name: letters carry it beside those of others."""
+_MOST_HOST = 255
+_MOST_PAGE = 2**63 - 1
+
+_short = reprlib.Repr()
+_short.maxdict, _short.maxstring, _short.maxother = 24, 80, 80
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,28 +77,75 @@ class StepOrders:
     """Requests that were aborted here before they were fetched."""
 
 
-def remote_of(params: Params, request: str) -> Remote | None:
-    """What a router says of a request's prefiller; None when that is not enough to find it."""
-    host, port = params.get("remote_host"), params.get("remote_port")
-    name = params.get("transfer_id") or params.get("remote_request_id")
-    if not isinstance(host, str) or not isinstance(name, str):
-        return None
+def told(value: object) -> str:
+    """What a client has said, for messages: of bounded length and depth, and no surrogate in it."""
     try:
-        number = int(port) if port is not None else 0
-    except (TypeError, ValueError):
+        return _short.repr(value)
+    except Exception:  # a number of more digits than Python writes
+        return type(value).__name__
+
+
+def params_of(request: Any) -> Params:
+    """A request's kv_transfer_params; what is no dictionary says nothing."""
+    found = request.kv_transfer_params
+    return found if isinstance(found, dict) else {}
+
+
+def name_of(found: object) -> str | None:
+    """A request's name as it can go over; None: it is none."""
+    return found if _is_text(found, _MOST_NAME) else None
+
+
+def _is_text(found: object, most: int) -> TypeGuard[str]:
+    """Whether it is words of 1 to `most` characters, all of which are Unicode's."""
+    if not isinstance(found, str) or not 0 < len(found) <= most:
+        return False
+    try:
+        found.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def remote_of(params: Params, request: str) -> Remote | None:
+    """What a router says of a request's prefiller; None when that is not enough to find it.
+    ValueError, and nothing else: pages that are none.
+    """
+    host, port = params.get("remote_host"), _port_of(params.get("remote_port"))
+    name = name_of(params.get("transfer_id")) or name_of(params.get("remote_request_id"))
+    if not _is_text(host, _MOST_HOST) or port is None or name is None:
         return None
-    if not 0 < number < 65536:
+    if params.get("transfer_mode") == "push":
+        return Remote(host, port, name, None)
+    return Remote(host, port, name, _pages_of(params.get("remote_block_ids"), request))
+
+
+def _port_of(found: object) -> int | None:
+    """1 to 65535, also as digits or as JSON's 5600.0."""
+    if isinstance(found, str) or (isinstance(found, float) and found.is_integer()):
+        try:
+            found = int(found)
+        except ValueError:
+            return None
+    return found if type(found) is int and 0 < found < 65536 else None
+
+
+def _pages_of(found: object, request: str) -> tuple[int, ...] | None:
+    """Of the one group of caches; None: there are none, so the prefiller writes."""
+    groups = found if isinstance(found, list | tuple) else [found]
+    if found is None or not groups:
         return None
-    pages = params.get("remote_block_ids")
-    if params.get("transfer_mode") == "push" or not pages:
-        return Remote(host, number, name, None)
-    groups = list(pages)
-    if len(groups) != 1 or not all(type(page) is int and page >= 0 for page in groups[0]):
+    pages = groups[0] if len(groups) == 1 else None
+    if not isinstance(pages, list | tuple) or not all(map(_is_page, pages)):
         raise ValueError(
             f"request '{request}': remote_block_ids: asked for one group of page numbers, found "
-            f"{pages!r:.100}"
+            f"{told(found)}"
         )
-    return Remote(host, number, name, tuple(groups[0]))
+    return tuple(pages)
+
+
+def _is_page(found: object) -> bool:
+    return type(found) is int and 0 <= found <= _MOST_PAGE
 
 
 def answer(

@@ -215,7 +215,9 @@ class WorkerSide:
                 return
         try:
             load = self._load(fetch)
-        except Error as error:
+        except Exception as error:
+            if not isinstance(error, Error):  # else vLLM would wait for its blocks for ever
+                log.exception("request '%s'", name)
             self._come(name, fetch, error)
             return
         with self._mutex:
@@ -240,7 +242,7 @@ class WorkerSide:
         request = fetch.remote.request
         return self.decoder.pull(request, prefill, theirs, fetch.pages, timeout=self._deadline)
 
-    def _come(self, name: str, fetch: Fetch, error: Error | None) -> None:
+    def _come(self, name: str, fetch: Fetch, error: Exception | None) -> None:
         if error is not None:
             log.warning("request '%s' was not loaded: %s", name, error)
         with self._mutex:
