@@ -386,6 +386,8 @@ class Decoder(Sources):
             check_pages(load.remote_pages, source.pages, f"{load.what}: at '{source.name}'")
         except InvalidArgument as error:
             self._fail(load, error)
+        if load.failure is not None:
+            return
         load.to_read.extend(
             partial(self._read_move, load, source, part, move)
             for move in moves(places, load.pages, load.remote_pages)
