@@ -67,7 +67,7 @@ class Arrivals:
                 if not torch.equal(tokens.sort().values, wanted):
                     wrong += max(len(tokens), len(wanted))
                     continue
-                found = rows[expert, begin:end].float().view(len(tokens), -1, _BLOCK)
+                found = rows[expert, begin:end].float().unflatten(-1, (-1, _BLOCK))
                 steps = scales[expert, begin:end].float()[..., None]
                 right = of.x[tokens.to(rows.device)].float().view(found.shape)
                 far = (found * steps - right).abs() > _HALF_STEP * steps
