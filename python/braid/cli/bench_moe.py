@@ -33,7 +33,7 @@ def moe(
         str,
         typer.Option(
             help="With --gpu: DeepEP in the same run, where a package deep_ep is installed that"
-            " is not the stand-in: no, normal, or all (low latency too; needs NVSHMEM)."
+            " is not the stand-in: no, normal, or both (low latency too; needs NVSHMEM)."
         ),
     ] = "normal",
     samples: options.Samples = 20,

@@ -78,7 +78,7 @@ def test_version_is_of_the_distribution(path, tmp_path):
 # ---- who takes part ----
 
 
-def entered(ranks, mode="all", size=SIZE, shape=SHAPE, place=lambda _: FIXTURE, options=None):
+def entered(ranks, mode="both", size=SIZE, shape=SHAPE, place=lambda _: FIXTURE, options=None):
     """What every rank's entry is: whether it is there, with low latency, what it says."""
 
     def body(comm):
@@ -185,7 +185,7 @@ def raced(ranks, body, wrong=""):
     def rank(comm):
         on_path(FIXTURE)
         leave = contestants.join(comm)
-        other = deepep.enter(comm, "all", SHAPE, [TOKENS]).deepep
+        other = deepep.enter(comm, "both", SHAPE, [TOKENS]).deepep
         hint = braid.moe.Buffer.get_low_latency_rdma_size_hint(
             TOKENS, SHAPE.hidden, SIZE, SHAPE.num_experts
         )
@@ -343,3 +343,9 @@ def test_cast_is_the_projects(ranks):
             ]
 
     assert ranks(1, body) == [[True, True]]
+
+
+def test_the_command_takes_every_mode():
+    """Words that mean all of something, or none, are no modes to it."""
+    for mode in deepep.MODES:
+        options.word(mode, deepep.MODES, "moe: --deepep", "mode")

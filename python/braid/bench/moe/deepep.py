@@ -15,7 +15,7 @@ from typing import Any
 import braid
 from braid.bench.moe.routings import Shape
 
-MODES = ("no", "normal", "all")
+MODES = ("no", "normal", "both")
 SMS = (24, 20)
 """Multiprocessors of its normal calls: what its tables were measured with, and its default."""
 MOST_LOW_LATENCY = 256
@@ -83,7 +83,7 @@ def enter(
 ) -> Entry:
     """Loads it and makes its buffers, for `tokens` at most, among the ranks of a group of torch's
     (None: of the default one). Collective; every failure of Python is words on all ranks. What
-    ends a process, as a kernel's trap does, ends the run: low latency is asked for by mode "all".
+    ends a process, as a kernel's trap does, ends the run: low latency is asked for by mode "both".
     """
     if mode == "no":
         return Entry(said="not raced: not asked for")
@@ -106,7 +106,7 @@ def enter(
         return Entry(said=f"not raced: {why}", versions=versions)
     said = "normal mode"
     few = [n for n in tokens if n <= MOST_LOW_LATENCY]
-    if mode == "all" and few and shape.hidden in _HIDDEN:
+    if mode == "both" and few and shape.hidden in _HIDDEN:
         why = _agree(comm, _failure(lambda: deepep.make_low_latency(max(few))))
         said += f"; low latency not raced: {why}" if why else ", low latency"
         if why:
