@@ -195,12 +195,16 @@ class Comm(Objects):
         nbytes as nccl-tests counts: the buffer for all_reduce and broadcast, the sum over ranks
         for the others. A reduce goes by the plan of all_reduce, gather by that of all_gather,
         scatter and messages by that of all_to_all.
+
+        Waits for calls that were started, as a call does. InvalidArgument while another thread is
+        in a call, and in a fork.
         """
         if not isinstance(on, str) or on not in ("cpu", "gpu"):
             raise InvalidArgument(f"explain: argument on: asked for 'cpu' or 'gpu', found {on!r}")
         if not isinstance(op, str):
             raise InvalidArgument(f"explain: argument op: asked for a name, found {op!r:.80}")
         nbytes = checked_number("explain", "nbytes", nbytes, 2**63 - 1)
+        self._calls.await_all()
         if on == "gpu":
             words, plan = _braid.explain_gpu(self._core, op, nbytes)
             return Explanation(words, json.loads(plan))
@@ -291,8 +295,10 @@ class Comm(Objects):
         """For tests and benchmarks: cut every message by these shares, one per link, or None to
         plan again.
 
-        Every rank must force the same. Shares are scaled to sum to 1.
+        Every rank must force the same. Shares are scaled to sum to 1. Waits for calls that were
+        started.
         """
+        self._calls.await_all()
         self._core.force_shares([] if shares is None else _fixed_point(shares))
 
     def _force_host_share(self, gpu: int, op: str, share: float | None) -> None:

@@ -213,13 +213,13 @@ std::string Comm::link_name(size_t place) const {
 }
 const CallReport& Comm::last_call() const { return state_->report; }
 
-plan::Plan Comm::plan_for(const plan::Request& request) const {
-  const std::lock_guard lock(state_->mutex);
+Result<plan::Plan> Comm::plan_for(const plan::Request& request) const {
+  BRAID_ASSIGN_OR_RETURN(const auto lock, state_->lock_between_calls());
   return state_->plan_now(request);
 }
 
 Status Comm::force_shares(const plan::Shares& shares) {
-  const std::lock_guard lock(state_->mutex);
+  BRAID_ASSIGN_OR_RETURN(const auto lock, state_->lock_between_calls());
   if (state_->is_closed) return closed();
   uint64_t sum = 0;
   for (uint32_t share : shares) sum += share;
@@ -297,12 +297,14 @@ Status Comm::closed() const { return invalid_argument("comm of rank {} is closed
 Result<std::string> Comm::explain_words(const plan::Request& request) const {
   if (state_->is_closed) return closed();
   if (state_->link_facts.empty()) return std::string("one rank: nothing is sent\n");
-  return plan::to_words(plan_for(request), state_->link_facts);
+  BRAID_ASSIGN_OR_RETURN(const plan::Plan plan, plan_for(request));
+  return plan::to_words(plan, state_->link_facts);
 }
 
 Result<std::string> Comm::explain_json(const plan::Request& request) const {
   if (state_->is_closed) return closed();
-  return plan::to_json(plan_for(request), state_->link_facts);
+  BRAID_ASSIGN_OR_RETURN(const plan::Plan plan, plan_for(request));
+  return plan::to_json(plan, state_->link_facts);
 }
 
 std::vector<std::string> Comm::balance_log() const {

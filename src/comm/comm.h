@@ -76,8 +76,9 @@ class Comm {
   /// thread; does not wait.
   void abort(const std::string& why);
 
-  /// The plan that the next call of this shape would use.
-  plan::Plan plan_for(const plan::Request& request) const;
+  /// The plan that the next call of this shape would use. Between calls, as force_shares():
+  /// invalid_argument while another thread is in one, and in a fork.
+  Result<plan::Plan> plan_for(const plan::Request& request) const;
   /// Uses these shares for every call until cleared with an empty vector; one entry per link, sum
   /// plan::kWhole. For tests, benchmarks and tuning: every rank must force the same.
   Status force_shares(const plan::Shares& shares);
@@ -94,7 +95,7 @@ class Comm {
   /// call on GPU memory was made, and none before. JSON: [{"name", "kind", "rate_gbps",
   /// "latency_ns", "source", "can_multicast"}], of a GPU with "state" and "how". Any thread.
   std::string links_json(bool on_gpu) const;
-  /// The plan in words, and as JSON.
+  /// The plan in words, and as JSON. Errors as plan_for().
   Result<std::string> explain_words(const plan::Request& request) const;
   Result<std::string> explain_json(const plan::Request& request) const;
   /// This comm's last calls: as a timeline that Perfetto reads (comm/observe/trace.h), and as

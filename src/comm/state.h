@@ -113,6 +113,11 @@ class Comm::State {
 
   /// True in a child that was forked off after the comm was made: it must leave everything alone.
   bool is_forked() const;
+  /// invalid_argument in such a child.
+  Status check_process() const;
+  /// `mutex`, for what is asked between calls: waits for the keeper's moments, not for a call.
+  /// invalid_argument while another thread is in one, and in a fork, where nobody gives it back.
+  Result<std::unique_lock<std::mutex>> lock_between_calls();
   int rank() const { return identity.rank; }
   int size() const { return identity.size; }
   /// The plan for this request with the shares that hold now (forced, decided, or planned).

@@ -313,7 +313,15 @@ TEST(Arguments, SecondThreadIsRefused) {
     const Status second = coll::barrier(comm);
     EXPECT_EQ(second.code(), Code::kInvalidArgument);
     EXPECT_NE(second.message().find("thread"), std::string::npos);
+    // Nor does it wait for the call with what is asked between calls.
+    const int64_t start_ns = now_ns();
+    EXPECT_EQ(comm.force_shares({}).code(), Code::kInvalidArgument);
+    const auto plan = comm.explain_words({plan::Op::kAllReduce, 100, 2});
+    EXPECT_EQ(plan.status().code(), Code::kInvalidArgument);
+    EXPECT_NE(plan.status().message().find("thread"), std::string::npos);
+    EXPECT_LT(now_ns() - start_ns, 100_ms);
     first.join();
+    EXPECT_TRUE(comm.explain_words({plan::Op::kAllReduce, 100, 2}).ok());
   });
 }
 
