@@ -212,8 +212,8 @@ class Comm(Objects):
         return Explanation(words, json.loads(self._core.explain_json(op, nbytes)))
 
     def last_call(self) -> dict[str, Any]:
-        """What this rank's last collective did: op, bytes, epoch, duration_ns and, per link,
-        share, bytes and times.
+        """What this rank's last collective on host memory that ended did: op, bytes, epoch,
+        duration_ns and, per link, share, bytes and times. Messages leave it as it was. Any thread.
         """
         return self._core.last_call()
 

@@ -211,7 +211,10 @@ std::string Comm::link_name(size_t place) const {
   const std::lock_guard lock(state_->health_mutex);  // close() takes them away
   return place < state_->links.size() ? state_->links[place].facts.name : "";
 }
-const CallReport& Comm::last_call() const { return state_->report; }
+CallReport Comm::last_call() const {
+  const std::lock_guard lock(state_->health_mutex);
+  return state_->last_report;
+}
 
 Result<plan::Plan> Comm::plan_for(const plan::Request& request) const {
   BRAID_ASSIGN_OR_RETURN(const auto lock, state_->lock_between_calls());

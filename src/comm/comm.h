@@ -109,8 +109,9 @@ class Comm {
   /// Of a link by its place in last_call(). Plans, and links(), know those that lead to every rank;
   /// over several nodes a node's own are behind them.
   std::string link_name(size_t place) const;
-  /// What the last collective of this comm did.
-  const CallReport& last_call() const;
+  /// What the last collective that ended on this comm did; messages since then leave it as it was.
+  /// Any thread, also while a call waits.
+  CallReport last_call() const;
   /// What the balancers did, newest last: "epoch 812: all_gather 2^26: moved 1.2 % from staged to
   /// shm (9.8 ms vs 8.1 ms)".
   std::vector<std::string> balance_log() const;

@@ -220,8 +220,20 @@ CallGuard::CallGuard(Comm& comm) : state_(comm.state()) {
     status_ = state_.fatal = state_.group->fate();
 }
 
+namespace {
+
+// A call that failed has no epoch in its report, and neither have messages.
+void publish_report(Comm::State& state) {
+  if (state.report.epoch == state.last_report.epoch) return;
+  const std::lock_guard lock(state.health_mutex);
+  state.last_report = state.report;
+}
+
+}  // namespace
+
 CallGuard::~CallGuard() {
   if (!owns_) return;
+  publish_report(state_);
   for (std::string& line : state_.balance.take_log())
     state_.note_event(fmt::format("call {}: {}", state_.epoch, line));
   state_.last_call_end_ns = now_ns();

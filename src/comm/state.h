@@ -92,7 +92,7 @@ class Comm::State {
   ShareBook book;
   plan::Shares forced;       // empty: not forced
   RunTimeBalance balance;    // rank 0
-  CallReport report;         // of the last call; the calling thread may read it between calls
+  CallReport report;         // of the last call; messages since then have counted in its links
   plan::Plan previous_plan;  // of the call whose reports the next entries bring
   bool report_is_fresh = false;
   // Partials of sums over several nodes (coll/host/node_sums.h); grows to the largest call's.
@@ -104,6 +104,7 @@ class Comm::State {
   std::mutex health_mutex;
   // Under `health_mutex`.
   std::vector<std::string> events;  // health and balance lines, newest last, bounded
+  CallReport last_report;           // of the last collective that ended, for last_call()
   // Changed under both locks, so that either is enough to read; close(), behind which there is no
   // call, takes them away under health_mutex alone.
   std::vector<LinkState> links;    // what else LinkState has: see there
