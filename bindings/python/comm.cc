@@ -174,6 +174,7 @@ void register_comm(nb::module_& module) {
       .def_prop_ro("rank", [](PyComm& self) { return self.get().rank(); })
       .def_prop_ro("size", [](PyComm& self) { return self.get().size(); })
       .def_prop_ro("local_rank", [](PyComm& self) { return self.get().local_rank(); })
+      .def_prop_ro("store_address", [](PyComm& self) { return self.get().store_address(); })
       .def_prop_ro("closed", [](PyComm& self) { return self.get().is_closed(); })
       .def_prop_ro("has_ended_in_peace",
                    [](PyComm& self) { return self.get().has_ended_in_peace(); })

@@ -3,7 +3,6 @@ collectives.py, messages.py and objects.py; the bytes are moved by braid._braid.
 """
 
 import json
-import os
 import pickle
 import weakref
 from collections.abc import Mapping, Sequence
@@ -107,11 +106,10 @@ class Comm(Objects):
         self,
         core: _braid.Comm,
         options: Mapping[str, Any] | None = None,
-        store_address: str | None = None,
     ) -> None:
         super().__init__(core)
         self._options = dict(options or {})
-        self._store_address = store_address or _store_of_environment()
+        self._store_address = core.store_address
         self._num_splits = 0
         # What others have for this comm's calls while it is open (braid.overlap), by their names,
         # and memory of theirs that peers write into. It goes when all have met at the end. After
@@ -325,12 +323,6 @@ def _leave(kept: dict[str, Any]) -> None:
         _LEFT.append(kept)
 
 
-def _store_of_environment() -> str:
-    """Where init() found rank 0, as the core reads it."""
-    named = (os.environ.get(name) for name in ("MASTER_ADDR", "SLURM_LAUNCH_NODE_IPADDR"))
-    return next((address for address in named if address), "127.0.0.1")
-
-
 def _fixed_point(shares: Sequence[float]) -> list[int]:
     """Shares in parts of 65536; what rounding leaves goes to the largest."""
     total = float(sum(shares))
@@ -391,7 +383,7 @@ def join(identity: Identity, *, progress: Progress | bool = False, **options: ob
     those of init(); job_token is the secret that the ranks of this group share.
     """
     core = _braid.Comm(_texts(options), choose(progress), asdict(identity))
-    return Comm(core, options, identity.store_address)
+    return Comm(core, options)
 
 
 def _texts(options: Mapping[str, object]) -> dict[str, str]:

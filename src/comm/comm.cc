@@ -97,6 +97,7 @@ Result<std::unique_ptr<Comm>> Comm::create(const group::Identity& identity, cons
     BRAID_RETURN_IF_ERROR(with_address.set("BRAID_RDMA_ADDRS", address));
   }
   BRAID_ASSIGN_OR_RETURN(std::unique_ptr<Comm> comm, create(std::move(group), with_address));
+  comm->state_->identity.store_address = identity.store_address;
   comm->set_interrupt(interrupt);
   return comm;
 }
@@ -203,6 +204,7 @@ bool Comm::has_ended_in_peace() const { return state_->has_ended_in_peace; }
 int Comm::rank() const { return state_->rank(); }
 int Comm::size() const { return state_->size(); }
 int Comm::local_rank() const { return state_->identity.local_rank; }
+const std::string& Comm::store_address() const { return state_->identity.store_address; }
 const Config& Comm::config() const { return state_->config; }
 const fabric::Fabric& Comm::fabric() const { return state_->fabric; }
 std::span<const fabric::Link> Comm::links() const { return state_->link_facts; }

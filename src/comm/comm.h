@@ -59,6 +59,8 @@ class Comm {
   int rank() const;
   int size() const;
   int local_rank() const;
+  /// Where rank 0 was found: as the identity said that create() was given, whoever said it.
+  const std::string& store_address() const;
   const Config& config() const;
   const fabric::Fabric& fabric() const;
   std::span<const fabric::Link> links() const;
