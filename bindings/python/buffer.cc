@@ -76,7 +76,7 @@ struct ReleaseView {
 /// DLPack's type as the array libraries name it.
 std::string name_of_dlpack(nb::dlpack::dtype type) {
   using enum nb::dlpack::dtype_code;
-  const int bits = type.bits * type.lanes;
+  const int bits = type.bits;
   switch (static_cast<nb::dlpack::dtype_code>(type.code)) {
     case Int: return fmt::format("int{}", bits);
     case UInt: return fmt::format("uint{}", bits);
@@ -248,6 +248,10 @@ Buffer Buffer::from_dlpack(nb::handle object, const Argument& argument, Access a
   auto array = std::make_shared<nb::ndarray<nb::ro>>();
   if (!nb::try_cast(capsule, *array))
     refuse(argument, "its {} gave a DLPack capsule that cannot be read", type_of(object));
+  if (const uint16_t lanes = array->dtype().lanes; lanes != 1)
+    refuse(argument,
+           "asked for one number in each element, found a {} of {} in each (DLPack lanes)",
+           type_of(object), lanes);
   if (!is_c_contiguous(*array))
     refuse(argument,
            "asked for contiguous memory in C order, found a {} with gaps or another order",

@@ -84,6 +84,14 @@ plan::Request request_of(comm::Comm& comm, const std::string& op, uint64_t bytes
   return {.op = value_or_raise(plan::parse_op(op)), .bytes = bytes, .num_ranks = comm.size()};
 }
 
+// What may wait for a call that another thread is in, must not hold the GIL: that call asks for it
+// to look for signals.
+template <typename Answer>
+auto unlocked(Answer answer) {
+  const nb::gil_scoped_release released;
+  return answer();
+}
+
 nb::dict use_dict(const std::string& link, uint32_t share, const comm::LinkUse& use) {
   nb::dict d;
   d["name"] = link;
@@ -96,7 +104,7 @@ nb::dict use_dict(const std::string& link, uint32_t share, const comm::LinkUse& 
 }
 
 nb::dict last_call_of(PyComm& self) {
-  const comm::CallReport& report = self.get().last_call();
+  const comm::CallReport report = unlocked([&] { return self.get().last_call(); });
   nb::dict d;
   d["op"] = plan::op_name(report.plan.request.op);
   d["bytes"] = report.plan.request.bytes;
@@ -109,14 +117,6 @@ nb::dict last_call_of(PyComm& self) {
                           report.links[i]));
   d["links"] = links;
   return d;
-}
-
-// What may wait for a call that another thread is in, must not hold the GIL: that call asks for it
-// to look for signals.
-template <typename Answer>
-auto unlocked(Answer answer) {
-  const nb::gil_scoped_release released;
-  return answer();
 }
 
 void force_shares(PyComm& self, const std::vector<uint32_t>& shares) {
@@ -174,6 +174,7 @@ void register_comm(nb::module_& module) {
       .def_prop_ro("rank", [](PyComm& self) { return self.get().rank(); })
       .def_prop_ro("size", [](PyComm& self) { return self.get().size(); })
       .def_prop_ro("local_rank", [](PyComm& self) { return self.get().local_rank(); })
+      .def_prop_ro("store_address", [](PyComm& self) { return self.get().store_address(); })
       .def_prop_ro("closed", [](PyComm& self) { return self.get().is_closed(); })
       .def_prop_ro("has_ended_in_peace",
                    [](PyComm& self) { return self.get().has_ended_in_peace(); })

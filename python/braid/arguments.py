@@ -53,16 +53,20 @@ def checked_rank(function: str, argument: str, rank: SupportsIndex, size: int) -
     return number
 
 
-def checked_counts(function: str, argument: str, counts: Sequence[int], size: int) -> list[int]:
-    """One count of rows for each of `size` ranks."""
+def checked_counts(
+    function: str, argument: str, counts: Sequence[int], size: int, row: int
+) -> list[int]:
+    """One count of rows, of `row` elements each, for each of `size` ranks."""
     try:
         plain = [operator.index(n) for n in counts]
     except TypeError:
         raise InvalidArgument(
             f"{function}: argument {argument}: asked for whole numbers, found {counts!r}"
         ) from None
-    if len(plain) != size or min(plain) < 0 or sum(plain) > _MOST:
+    most = _MOST // max(row, 1)
+    if len(plain) != size or min(plain) < 0 or sum(plain) > most:
         raise InvalidArgument(
-            f"{function}: argument {argument}: asked for {size} counts of 0 or more, found {plain}"
+            f"{function}: argument {argument}: asked for {size} counts of 0 or more that sum to"
+            f" {most} at most, found {plain!r:.80}"
         )
     return plain

@@ -28,15 +28,22 @@ def _plain(array: Array, argument: str) -> Array:
         return array
     if isinstance(array, np.generic):
         return np.asarray(array)
+    kind = type(array).__name__
     try:
         return np.asarray(memoryview(array))
     except TypeError:
         if hasattr(array, "__dlpack__"):
-            return np.from_dlpack(array)
-        kind = type(array).__name__
+            return _of_dlpack(array, f"argument {argument}: found a {kind}")
         raise InvalidArgument(
             f"argument {argument}: asked for an array (buffer protocol or DLPack), found {kind}"
         ) from None
+
+
+def _of_dlpack(array: Array, found: str) -> Array:
+    try:
+        return np.from_dlpack(array)
+    except (BufferError, RuntimeError) as error:
+        raise InvalidArgument(f"{found} that NumPy cannot read: {error}") from None
 
 
 def shape_of(array: Array, argument: str) -> tuple[int, ...]:

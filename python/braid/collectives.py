@@ -117,11 +117,11 @@ class Collectives:
     def _all_gather_uneven(
         self, send: Array, out: Array, counts: Sequence[int], stream: Stream, is_async: bool
     ) -> Answer:
-        shape = arrays.shape_of(send, "send")
-        rows = checked_counts("all_gather", "counts", counts, self.size)
+        row = arrays.row_elements(arrays.shape_of(send, "send"))
+        rows = checked_counts("all_gather", "counts", counts, self.size, row)
         if out is None:
             out = arrays.empty_rows(send, sum(rows), "send")
-        row, on = arrays.row_elements(shape), arrays.stream_of(send, stream)
+        on = arrays.stream_of(send, stream)
         elements = [n * row for n in rows]
         body = partial(_braid.all_gather_v, self._core, send, out, elements, on)
         return self._run("all_gather", body, out, on, is_async)
@@ -214,10 +214,11 @@ class Collectives:
                 out = arrays.empty_rows(send, rows, "send")
             body = partial(_braid.reduce_scatter, self._core, send, out, how, on)
             return self._run("reduce_scatter", body, out, on, async_op)
-        blocks = checked_counts("reduce_scatter", "counts", counts, self.size)
+        row = arrays.row_elements(shape)
+        blocks = checked_counts("reduce_scatter", "counts", counts, self.size, row)
         if out is None:
             out = arrays.empty_rows(send, blocks[self.rank], "send")
-        elements = [n * arrays.row_elements(shape) for n in blocks]
+        elements = [n * row for n in blocks]
         body = partial(_braid.reduce_scatter_v, self._core, send, out, how, elements, on)
         return self._run("reduce_scatter", body, out, on, async_op)
 
@@ -284,7 +285,8 @@ class Collectives:
         is_async: bool,
     ) -> Answer:
         shape = arrays.shape_of(send, "send")
-        sent = checked_counts("all_to_all", "send_counts", send_counts, self.size)
+        row = arrays.row_elements(shape)
+        sent = checked_counts("all_to_all", "send_counts", send_counts, self.size, row)
         if sum(sent) != shape[0]:
             raise InvalidArgument(
                 f"all_to_all: argument send_counts: asked for counts that sum to {shape[0]}, the"
@@ -293,10 +295,10 @@ class Collectives:
             )
         if recv_counts is None:
             recv_counts = self.all_to_all(np.array(sent, dtype=np.int64)).tolist()
-        received = checked_counts("all_to_all", "recv_counts", recv_counts, self.size)
+        received = checked_counts("all_to_all", "recv_counts", recv_counts, self.size, row)
         if out is None:
             out = arrays.empty_rows(send, sum(received), "send")
-        row, on = arrays.row_elements(shape), arrays.stream_of(send, stream)
+        on = arrays.stream_of(send, stream)
         counts = [n * row for n in sent], [n * row for n in received]
         body = partial(_braid.all_to_all_v, self._core, send, counts[0], out, counts[1], on)
         return self._run("all_to_all", body, out, on, is_async)

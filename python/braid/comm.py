@@ -3,7 +3,6 @@ collectives.py, messages.py and objects.py; the bytes are moved by braid._braid.
 """
 
 import json
-import os
 import pickle
 import weakref
 from collections.abc import Mapping, Sequence
@@ -107,11 +106,10 @@ class Comm(Objects):
         self,
         core: _braid.Comm,
         options: Mapping[str, Any] | None = None,
-        store_address: str | None = None,
     ) -> None:
         super().__init__(core)
         self._options = dict(options or {})
-        self._store_address = store_address or _store_of_environment()
+        self._store_address = core.store_address
         self._num_splits = 0
         # What others have for this comm's calls while it is open (braid.overlap), by their names,
         # and memory of theirs that peers write into. It goes when all have met at the end. After
@@ -195,12 +193,16 @@ class Comm(Objects):
         nbytes as nccl-tests counts: the buffer for all_reduce and broadcast, the sum over ranks
         for the others. A reduce goes by the plan of all_reduce, gather by that of all_gather,
         scatter and messages by that of all_to_all.
+
+        Waits for calls that were started, as a call does. InvalidArgument while another thread is
+        in a call, and in a fork.
         """
         if not isinstance(on, str) or on not in ("cpu", "gpu"):
             raise InvalidArgument(f"explain: argument on: asked for 'cpu' or 'gpu', found {on!r}")
         if not isinstance(op, str):
             raise InvalidArgument(f"explain: argument op: asked for a name, found {op!r:.80}")
         nbytes = checked_number("explain", "nbytes", nbytes, 2**63 - 1)
+        self._calls.await_all()
         if on == "gpu":
             words, plan = _braid.explain_gpu(self._core, op, nbytes)
             return Explanation(words, json.loads(plan))
@@ -208,8 +210,8 @@ class Comm(Objects):
         return Explanation(words, json.loads(self._core.explain_json(op, nbytes)))
 
     def last_call(self) -> dict[str, Any]:
-        """What this rank's last collective did: op, bytes, epoch, duration_ns and, per link,
-        share, bytes and times.
+        """What this rank's last collective on host memory that ended did: op, bytes, epoch,
+        duration_ns and, per link, share, bytes and times. Messages leave it as it was. Any thread.
         """
         return self._core.last_call()
 
@@ -291,8 +293,10 @@ class Comm(Objects):
         """For tests and benchmarks: cut every message by these shares, one per link, or None to
         plan again.
 
-        Every rank must force the same. Shares are scaled to sum to 1.
+        Every rank must force the same. Shares are scaled to sum to 1. Waits for calls that were
+        started.
         """
+        self._calls.await_all()
         self._core.force_shares([] if shares is None else _fixed_point(shares))
 
     def _force_host_share(self, gpu: int, op: str, share: float | None) -> None:
@@ -317,12 +321,6 @@ _LEFT: list[dict[str, Any]] = []
 def _leave(kept: dict[str, Any]) -> None:
     if kept:
         _LEFT.append(kept)
-
-
-def _store_of_environment() -> str:
-    """Where init() found rank 0, as the core reads it."""
-    named = (os.environ.get(name) for name in ("MASTER_ADDR", "SLURM_LAUNCH_NODE_IPADDR"))
-    return next((address for address in named if address), "127.0.0.1")
 
 
 def _fixed_point(shares: Sequence[float]) -> list[int]:
@@ -385,7 +383,7 @@ def join(identity: Identity, *, progress: Progress | bool = False, **options: ob
     those of init(); job_token is the secret that the ranks of this group share.
     """
     core = _braid.Comm(_texts(options), choose(progress), asdict(identity))
-    return Comm(core, options, identity.store_address)
+    return Comm(core, options)
 
 
 def _texts(options: Mapping[str, object]) -> dict[str, str]:

@@ -25,7 +25,7 @@ constexpr Option kOptions[] = {
      "BRAID_GPU_SAMPLE).",
      kTuning},
     {"BRAID_BALANCE_WINDOW", OptionType::kInteger, "10",
-     "Calls that the balancer looks at before it moves a share.", kTuning},
+     "Calls that the balancer looks at before it moves a share: 1 to 1000000.", kTuning},
     {"BRAID_BIND", OptionType::kString, "",
      "Address on which rank 0's store listens (empty: MASTER_ADDR)."},
     {"BRAID_CACHE_DIR", OptionType::kString, "",

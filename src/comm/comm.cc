@@ -97,6 +97,7 @@ Result<std::unique_ptr<Comm>> Comm::create(const group::Identity& identity, cons
     BRAID_RETURN_IF_ERROR(with_address.set("BRAID_RDMA_ADDRS", address));
   }
   BRAID_ASSIGN_OR_RETURN(std::unique_ptr<Comm> comm, create(std::move(group), with_address));
+  comm->state_->identity.store_address = identity.store_address;
   comm->set_interrupt(interrupt);
   return comm;
 }
@@ -203,6 +204,7 @@ bool Comm::has_ended_in_peace() const { return state_->has_ended_in_peace; }
 int Comm::rank() const { return state_->rank(); }
 int Comm::size() const { return state_->size(); }
 int Comm::local_rank() const { return state_->identity.local_rank; }
+const std::string& Comm::store_address() const { return state_->identity.store_address; }
 const Config& Comm::config() const { return state_->config; }
 const fabric::Fabric& Comm::fabric() const { return state_->fabric; }
 std::span<const fabric::Link> Comm::links() const { return state_->link_facts; }
@@ -211,15 +213,18 @@ std::string Comm::link_name(size_t place) const {
   const std::lock_guard lock(state_->health_mutex);  // close() takes them away
   return place < state_->links.size() ? state_->links[place].facts.name : "";
 }
-const CallReport& Comm::last_call() const { return state_->report; }
+CallReport Comm::last_call() const {
+  const std::lock_guard lock(state_->health_mutex);
+  return state_->last_report;
+}
 
-plan::Plan Comm::plan_for(const plan::Request& request) const {
-  const std::lock_guard lock(state_->mutex);
+Result<plan::Plan> Comm::plan_for(const plan::Request& request) const {
+  BRAID_ASSIGN_OR_RETURN(const auto lock, state_->lock_between_calls());
   return state_->plan_now(request);
 }
 
 Status Comm::force_shares(const plan::Shares& shares) {
-  const std::lock_guard lock(state_->mutex);
+  BRAID_ASSIGN_OR_RETURN(const auto lock, state_->lock_between_calls());
   if (state_->is_closed) return closed();
   uint64_t sum = 0;
   for (uint32_t share : shares) sum += share;
@@ -297,12 +302,14 @@ Status Comm::closed() const { return invalid_argument("comm of rank {} is closed
 Result<std::string> Comm::explain_words(const plan::Request& request) const {
   if (state_->is_closed) return closed();
   if (state_->link_facts.empty()) return std::string("one rank: nothing is sent\n");
-  return plan::to_words(plan_for(request), state_->link_facts);
+  BRAID_ASSIGN_OR_RETURN(const plan::Plan plan, plan_for(request));
+  return plan::to_words(plan, state_->link_facts);
 }
 
 Result<std::string> Comm::explain_json(const plan::Request& request) const {
   if (state_->is_closed) return closed();
-  return plan::to_json(plan_for(request), state_->link_facts);
+  BRAID_ASSIGN_OR_RETURN(const plan::Plan plan, plan_for(request));
+  return plan::to_json(plan, state_->link_facts);
 }
 
 std::vector<std::string> Comm::balance_log() const {

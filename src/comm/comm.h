@@ -59,6 +59,8 @@ class Comm {
   int rank() const;
   int size() const;
   int local_rank() const;
+  /// Where rank 0 was found: as the identity said that create() was given, whoever said it.
+  const std::string& store_address() const;
   const Config& config() const;
   const fabric::Fabric& fabric() const;
   std::span<const fabric::Link> links() const;
@@ -76,8 +78,9 @@ class Comm {
   /// thread; does not wait.
   void abort(const std::string& why);
 
-  /// The plan that the next call of this shape would use.
-  plan::Plan plan_for(const plan::Request& request) const;
+  /// The plan that the next call of this shape would use. Between calls, as force_shares():
+  /// invalid_argument while another thread is in one, and in a fork.
+  Result<plan::Plan> plan_for(const plan::Request& request) const;
   /// Uses these shares for every call until cleared with an empty vector; one entry per link, sum
   /// plan::kWhole. For tests, benchmarks and tuning: every rank must force the same.
   Status force_shares(const plan::Shares& shares);
@@ -94,7 +97,7 @@ class Comm {
   /// call on GPU memory was made, and none before. JSON: [{"name", "kind", "rate_gbps",
   /// "latency_ns", "source", "can_multicast"}], of a GPU with "state" and "how". Any thread.
   std::string links_json(bool on_gpu) const;
-  /// The plan in words, and as JSON.
+  /// The plan in words, and as JSON. Errors as plan_for().
   Result<std::string> explain_words(const plan::Request& request) const;
   Result<std::string> explain_json(const plan::Request& request) const;
   /// This comm's last calls: as a timeline that Perfetto reads (comm/observe/trace.h), and as
@@ -108,8 +111,9 @@ class Comm {
   /// Of a link by its place in last_call(). Plans, and links(), know those that lead to every rank;
   /// over several nodes a node's own are behind them.
   std::string link_name(size_t place) const;
-  /// What the last collective of this comm did.
-  const CallReport& last_call() const;
+  /// What the last collective that ended on this comm did; messages since then leave it as it was.
+  /// Any thread, also while a call waits.
+  CallReport last_call() const;
   /// What the balancers did, newest last: "epoch 812: all_gather 2^26: moved 1.2 % from staged to
   /// shm (9.8 ms vs 8.1 ms)".
   std::vector<std::string> balance_log() const;

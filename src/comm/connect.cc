@@ -90,6 +90,7 @@ Status check_same_wishes(Comm::State& state, Deadline deadline) {
 }  // namespace
 
 Status check_lane_options(const Config& config) {
+  constexpr int64_t kMostWindowCalls = 1'000'000;
   const uint64_t slot = config.bytes("BRAID_SLOT");
   const int64_t depth = config.integer("BRAID_DEPTH");
   if (slot < 4_KiB || slot > 16_MiB)
@@ -101,6 +102,10 @@ Status check_lane_options(const Config& config) {
     return invalid_argument("BRAID_NODES is '{}', expected auto, flat or exact", nodes);
   if (depth < 2 || depth > kMaxDepthPieces)
     return invalid_argument("BRAID_DEPTH is {}, expected 2 to {}", depth, kMaxDepthPieces);
+  const int64_t window = config.integer("BRAID_BALANCE_WINDOW");
+  if (window < 1 || window > kMostWindowCalls)
+    return invalid_argument("BRAID_BALANCE_WINDOW is {}, expected 1 to {}", window,
+                            kMostWindowCalls);
   return {};
 }
 

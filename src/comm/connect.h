@@ -12,8 +12,8 @@ namespace braid::comm {
 
 /// Exchanges facts and fills state.fabric; collective.
 Status discover_fabric(Comm::State& state, Deadline deadline);
-/// Whether links can be as the options say: BRAID_SLOT, BRAID_DEPTH, BRAID_NODES. Pure;
-/// invalid_argument.
+/// Whether links, and what is balanced over them, can be as the options say: BRAID_SLOT, BRAID_DEPTH,
+/// BRAID_NODES, BRAID_BALANCE_WINDOW. Pure; invalid_argument.
 Status check_lane_options(const Config& config);
 /// Opens the lanes that BRAID_LINKS names, or those that the fabric offers; collective, all ranks
 /// open the same.

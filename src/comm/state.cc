@@ -1,6 +1,7 @@
 #include "comm/state.h"
 
 #include <algorithm>
+#include <thread>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -173,17 +174,40 @@ bool Comm::State::idle_progress() {
 
 bool Comm::State::is_forked() const { return process_id != sys::process_id(); }
 
-CallGuard::CallGuard(Comm& comm) : state_(comm.state()) {
-  if (state_.is_forked()) {
-    status_ =
-        invalid_argument("comm of rank {} was made by process {} and cannot be used in its fork {}",
-                         state_.rank(), state_.process_id, sys::process_id());
-    return;
+Status Comm::State::check_process() const {
+  if (!is_forked()) return {};
+  return invalid_argument(
+      "comm of rank {} was made by process {} and cannot be used in its fork {}", rank(),
+      process_id, sys::process_id());
+}
+
+namespace {
+
+Status busy(const Comm::State& state) {
+  return invalid_argument(
+      "comm of rank {}: another thread is in a call on it; a comm takes one thread at a time",
+      state.rank());
+}
+
+}  // namespace
+
+// It asks and does not say so: a thread that only asks makes no other one's call fail.
+Result<std::unique_lock<std::mutex>> Comm::State::lock_between_calls() {
+  BRAID_RETURN_IF_ERROR(check_process());
+  std::unique_lock lock(mutex, std::try_to_lock);
+  while (!lock.owns_lock()) {
+    if (in_call) return busy(*this);
+    std::this_thread::yield();
+    (void)lock.try_lock();
   }
+  return lock;
+}
+
+CallGuard::CallGuard(Comm& comm) : state_(comm.state()) {
+  status_ = state_.check_process();
+  if (!status_.ok()) return;
   if (state_.in_call.exchange(true, std::memory_order_acquire)) {
-    status_ = invalid_argument(
-        "comm of rank {}: another thread is in a call on it; a comm takes one thread at a time",
-        state_.rank());
+    status_ = busy(state_);
     return;
   }
   owns_ = true;
@@ -196,8 +220,20 @@ CallGuard::CallGuard(Comm& comm) : state_(comm.state()) {
     status_ = state_.fatal = state_.group->fate();
 }
 
+namespace {
+
+// A call that failed has no epoch in its report, and neither have messages.
+void publish_report(Comm::State& state) {
+  if (state.report.epoch == state.last_report.epoch) return;
+  const std::lock_guard lock(state.health_mutex);
+  state.last_report = state.report;
+}
+
+}  // namespace
+
 CallGuard::~CallGuard() {
   if (!owns_) return;
+  publish_report(state_);
   for (std::string& line : state_.balance.take_log())
     state_.note_event(fmt::format("call {}: {}", state_.epoch, line));
   state_.last_call_end_ns = now_ns();

@@ -92,7 +92,7 @@ class Comm::State {
   ShareBook book;
   plan::Shares forced;       // empty: not forced
   RunTimeBalance balance;    // rank 0
-  CallReport report;         // of the last call; the calling thread may read it between calls
+  CallReport report;         // of the last call; messages since then have counted in its links
   plan::Plan previous_plan;  // of the call whose reports the next entries bring
   bool report_is_fresh = false;
   // Partials of sums over several nodes (coll/host/node_sums.h); grows to the largest call's.
@@ -104,6 +104,7 @@ class Comm::State {
   std::mutex health_mutex;
   // Under `health_mutex`.
   std::vector<std::string> events;  // health and balance lines, newest last, bounded
+  CallReport last_report;           // of the last collective that ended, for last_call()
   // Changed under both locks, so that either is enough to read; close(), behind which there is no
   // call, takes them away under health_mutex alone.
   std::vector<LinkState> links;    // what else LinkState has: see there
@@ -113,6 +114,11 @@ class Comm::State {
 
   /// True in a child that was forked off after the comm was made: it must leave everything alone.
   bool is_forked() const;
+  /// invalid_argument in such a child.
+  Status check_process() const;
+  /// `mutex`, for what is asked between calls: waits for the keeper's moments, not for a call.
+  /// invalid_argument while another thread is in one, and in a fork, where nobody gives it back.
+  Result<std::unique_lock<std::mutex>> lock_between_calls();
   int rank() const { return identity.rank; }
   int size() const { return identity.size; }
   /// The plan for this request with the shares that hold now (forced, decided, or planned).

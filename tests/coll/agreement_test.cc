@@ -280,6 +280,18 @@ TEST(Arguments, SlotsThatWouldCutElementsAreRefused) {
   for (std::thread& t : ranks) t.join();
 }
 
+TEST(Arguments, AWindowOfNoCallsIsRefused) {
+  for (const char* window : {"0", "1000001", "2147483648", "4294967296"}) {
+    const auto hub = std::make_shared<test::ThreadHub>(1);
+    const Config config = test::make_config({{"BRAID_BALANCE_WINDOW", window}});
+    const auto comm = comm::Comm::create(std::make_unique<test::ThreadGroup>(hub, 0), config);
+    EXPECT_EQ(comm.status().code(), Code::kInvalidArgument) << window;
+    EXPECT_NE(comm.status().message().find(window), std::string::npos) << comm.status().to_string();
+  }
+  run_comms(2, {{"BRAID_LINKS", "shm,staged"}, {"BRAID_BALANCE_WINDOW", "1000000"}},
+            [](comm::Comm& comm) { EXPECT_TRUE(coll::barrier(comm).ok()); });
+}
+
 // A rank that is alive but never enters: the others answer each other's probes, and still the
 // deadline comes.
 TEST(Agreement, ARankThatNeverEntersIsATimeoutOverSeveralLinks) {
@@ -313,7 +325,15 @@ TEST(Arguments, SecondThreadIsRefused) {
     const Status second = coll::barrier(comm);
     EXPECT_EQ(second.code(), Code::kInvalidArgument);
     EXPECT_NE(second.message().find("thread"), std::string::npos);
+    // Nor does it wait for the call with what is asked between calls.
+    const int64_t start_ns = now_ns();
+    EXPECT_EQ(comm.force_shares({}).code(), Code::kInvalidArgument);
+    const auto plan = comm.explain_words({plan::Op::kAllReduce, 100, 2});
+    EXPECT_EQ(plan.status().code(), Code::kInvalidArgument);
+    EXPECT_NE(plan.status().message().find("thread"), std::string::npos);
+    EXPECT_LT(now_ns() - start_ns, 100_ms);
     first.join();
+    EXPECT_TRUE(comm.explain_words({plan::Op::kAllReduce, 100, 2}).ok());
   });
 }
 

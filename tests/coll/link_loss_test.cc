@@ -55,7 +55,7 @@ void checked_call(comm::Comm& comm, int call) {
 }
 
 uint32_t share_now(comm::Comm& comm, size_t link) {
-  return comm.plan_for({plan::Op::kAllReduce, kElements * 4, comm.size()}).shares[link];
+  return comm.plan_for({plan::Op::kAllReduce, kElements * 4, comm.size()}).value().shares[link];
 }
 
 void cut_and_return(size_t link, int size) {

@@ -272,6 +272,18 @@ def test_a_start_that_is_interrupted_leaves_one_thread(ranks):
     assert ranks(2, body) == [[2 * n for n in range(20)]] * 2
 
 
+def test_a_plan_is_told_behind_calls_that_were_started(ranks):
+    def body(comm):
+        if comm.rank == 1:
+            time.sleep(0.3)
+            return comm.all_reduce(np.ones(1)).tolist(), True
+        work = comm.all_reduce(np.ones(1), async_op=True)
+        text = str(comm.explain("all_reduce", 1 << 20))
+        return work.wait(0).tolist(), "all_reduce" in text
+
+    assert ranks(2, body) == [([2], True)] * 2
+
+
 def of_fork(function, limit_s=10):
     """What `function` says in a fork of this process; None: it hangs."""
     read, write = os.pipe()
@@ -302,6 +314,8 @@ def test_a_fork_waits_for_nothing(ranks, tmp_path, when):
             lambda: comm.barrier(async_op=True),
             lambda: comm.send(np.ones(1), 1),
             lambda: comm.isend(np.ones(1), 1),
+            lambda: comm.explain("all_reduce", 8),
+            lambda: comm._force_shares(None),
         ]
         for call in calls + ([] if when == "over" else [work.wait]):
             with pytest.raises(braid.InvalidArgument, match=r"process .* in its fork"):

@@ -1,6 +1,7 @@
 """What braid takes as a buffer, and how it refuses the rest: typed, in words, memory untouched."""
 
 import array
+import ctypes
 
 import numpy as np
 import pytest
@@ -36,6 +37,54 @@ class FakeTensor:
 
     def __dlpack__(self, **kwargs):
         return self.values.__dlpack__(**kwargs)
+
+
+class Lanes:
+    """A DLPack exporter of pairs of float32, which NumPy and torch have no type for."""
+
+    class Tensor(ctypes.Structure):
+        """DLManagedTensor, its parts in a row."""
+
+        _fields_ = (
+            ("data", ctypes.c_void_p),
+            ("device", ctypes.c_int32 * 2),
+            ("ndim", ctypes.c_int32),
+            ("code", ctypes.c_uint8),
+            ("bits", ctypes.c_uint8),
+            ("lanes", ctypes.c_uint16),
+            ("shape", ctypes.c_void_p),
+            ("strides", ctypes.c_void_p),
+            ("offset", ctypes.c_uint64),
+            ("context", ctypes.c_void_p),
+            ("deleter", ctypes.c_void_p),
+        )
+
+    def __init__(self, values):
+        self.values = values
+        self.ends = (ctypes.c_int64 * 1)(len(values) // 2)
+        at, ends = values.ctypes.data, ctypes.addressof(self.ends)
+        on_cpu = (ctypes.c_int32 * 2)(1, 0)
+        self.tensor = Lanes.Tensor(at, on_cpu, 1, 2, 32, 2, ends, None, 0, None, None)
+
+    def __dlpack_device__(self):
+        return 1, 0
+
+    def __dlpack__(self, **kwargs):
+        new = ctypes.pythonapi.PyCapsule_New
+        new.restype = ctypes.py_object
+        new.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+        return new(ctypes.addressof(self.tensor), b"dltensor", None)
+
+
+def test_refuses_several_numbers_in_one_element(alone):
+    pairs = Lanes(np.arange(4, dtype=np.float32))
+    for call in (alone.all_reduce, alone.broadcast):
+        with pytest.raises(braid.InvalidArgument, match=r"argument buf: .*of 2 in each"):
+            call(pairs)
+    for call in (alone.all_gather, alone.all_to_all, alone.gather):
+        with pytest.raises(braid.InvalidArgument, match=r"argument send: .*lanes"):
+            call(pairs)
+    assert pairs.values.tolist() == [0, 1, 2, 3]
 
 
 def test_takes_every_buffer(alone):

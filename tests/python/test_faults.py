@@ -3,9 +3,11 @@ a hang.
 """
 
 import os
+import resource
 import signal
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -37,6 +39,29 @@ def test_disagreement_leaves_memory_alone(ranks):
         with pytest.raises(braid.InvalidArgument):
             comm.all_gather(np.ones(5 - comm.rank), out[: 2 * (5 - comm.rank)])
         return (out == 7.0).all()
+
+    assert ranks(2, body) == [True, True]
+
+
+@pytest.mark.parametrize("name", ["all_to_all", "reduce"])
+def test_memory_that_one_rank_lacks_is_told_to_all(ranks, name):
+    """Before it enters the call, in which the others wait for it."""
+
+    def body(comm):
+        buf = np.zeros((2, 16 << 20))  # 256 MiB; a copy, or the block of half as much, is to fail
+        comm.barrier()
+        before = resource.getrlimit(resource.RLIMIT_AS)
+        if comm.rank == 0:
+            pages = int(Path("/proc/self/statm").read_text().split()[0])
+            most = pages * resource.getpagesize() + (64 << 20)
+            resource.setrlimit(resource.RLIMIT_AS, (most, before[1]))
+        start = time.monotonic()
+        try:
+            with pytest.raises(braid.Exhausted, match=rf"{name} .*rank 0 has no memory left for"):
+                comm.all_to_all(buf, out=buf) if name == "all_to_all" else comm.reduce(buf, root=1)
+        finally:
+            resource.setrlimit(resource.RLIMIT_AS, before)
+        return time.monotonic() - start < 5
 
     assert ranks(2, body) == [True, True]
 

@@ -30,6 +30,32 @@ def test_every_type_around_a_ring(ranks, size):
     ranks(size, body)
 
 
+def test_the_last_call_is_the_last_collective(ranks):
+    """Not what messages did since, nor what a call has done so far that others keep waiting."""
+
+    def body(comm):
+        comm.all_reduce(np.ones(1000))
+        before = comm.last_call()
+        assert before["op"] == "all_reduce"
+        assert before["duration_ns"] > 0
+        assert 0 < sum(link["received_bytes"] for link in before["links"]) <= 8000
+        if comm.rank == 0:
+            comm.send(np.ones(100_000), 1)
+            work = comm.all_gather(np.ones(10), async_op=True)
+            time.sleep(0.2)
+        else:
+            comm.recv(np.empty(100_000), 0)
+            time.sleep(0.5)
+        assert comm.last_call() == before
+        if comm.rank == 0:
+            work.wait()
+        else:
+            comm.all_gather(np.ones(10))
+        assert comm.last_call()["op"] == "all_gather"
+
+    ranks(2, body)
+
+
 def test_a_torch_tensor(ranks):
     torch = pytest.importorskip("torch")
 

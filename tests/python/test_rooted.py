@@ -148,7 +148,7 @@ def test_disagreement_is_told_to_all(ranks):
 
 def test_what_one_rank_can_see_is_refused_there(ranks):
     def body(comm):
-        x = np.ones(4)
+        x, wide = np.ones(4), np.ones((2, 16))
         for call, words in (
             (lambda: comm.reduce(x, root=2), "root is 2, with 2 ranks it must be 0 to 1"),
             (lambda: comm.gather(x, root=-1), "root is "),
@@ -165,7 +165,10 @@ def test_what_one_rank_can_see_is_refused_there(ranks):
             (lambda: comm.all_gather(x, counts=[4]), "asked for 2 counts"),
             (lambda: comm.all_gather(x, counts=[4, -1]), "0 or more"),
             (lambda: comm.all_gather(x, counts=[3, 3]), "elements, found 4"),
-            (lambda: comm.all_gather(x, counts=[4, 2**63]), "counts"),
+            (lambda: comm.all_gather(x, counts=[4, 2**63]), f"sum to {2**62} at most"),
+            (lambda: comm.all_gather(wide, x, counts=[2**62, 0]), f"sum to {2**58} at most"),
+            (lambda: comm.reduce_scatter(wide, out=x, counts=[2**62, 0]), f"sum to {2**58} at"),
+            (lambda: comm.all_to_all(wide, x, [1, 1], [0, 2**60]), f"sum to {2**58} at most"),
             (lambda: comm.reduce_scatter(x, counts=[3, 3]), "sum to the buffer's 4 elements"),
             (lambda: comm.reduce_scatter(x, counts="ab"), "whole numbers"),
             (lambda: comm.reduce(np.ones(2, bool)), "bool"),

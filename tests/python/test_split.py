@@ -127,6 +127,38 @@ def test_where_the_store_of_a_part_listens(monkeypatch):
     assert bound_here({"bind": "127.0.0.1"}, "node0") == {"bind": "127.0.0.1"}
 
 
+_LAUNCHERS = {  # the names of rank, size and rank 0's address
+    "torchrun": ("RANK", "WORLD_SIZE", "MASTER_ADDR"),
+    "slurm": ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LAUNCH_NODE_IPADDR"),
+    "slurm, named": ("SLURM_PROCID", "SLURM_NTASKS", "MASTER_ADDR"),
+    "mpirun": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "MASTER_ADDR"),
+    "pmix": ("PMIX_RANK", "WORLD_SIZE", "MASTER_ADDR"),
+    "leader and workers": ("LWS_WORKER_INDEX", "LWS_GROUP_SIZE", "LWS_LEADER_ADDRESS"),
+    "pods": ("PET_NODE_RANK", "PET_NNODES", "PET_MASTER_ADDR"),
+}
+
+
+@pytest.mark.parametrize("launcher", _LAUNCHERS)
+def test_parts_meet_by_the_address_of_the_launcher_that_spoke(ranks, launcher):
+    names = _LAUNCHERS[launcher]
+
+    def body():
+        rank, port = os.environ.pop("RANK"), os.environ["MASTER_PORT"]
+        for name in ("WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR"):
+            del os.environ[name]
+        if launcher in ("leader and workers", "pods"):
+            os.environ["MASTER_ADDR"] = ELSEWHERE  # nobody asks for it
+        os.environ["PET_MASTER_PORT"] = port
+        os.environ["BRAID_HOST_ID"] = f"host{rank}"
+        os.environ |= dict(zip(names, (rank, "2", "localhost"), strict=True))
+        with braid.init(progress=False) as comm, comm.split(0) as part:
+            assert comm.size == 2
+            assert not comm._core.is_one_host
+            return comm._store_address, part._store_address, part.all_gather_object(comm.rank)
+
+    assert ranks.collect(ranks.start(2, body)) == [("localhost", "localhost", [0, 1])] * 2
+
+
 def test_where_parts_meet():
     assert own_address("localhost") == "localhost"  # this host, by the name that others know
     assert own_address("127.0.0.1") == "127.0.0.1"

@@ -17,7 +17,7 @@ namespace {
 Status run_apart(comm::Comm& comm, Moves& moves, const void* send, void* recv, uint64_t bytes) {
   if (send != recv || bytes == 0) return run(comm, moves);
   const std::unique_ptr<std::byte[]> copy(new (std::nothrow) std::byte[bytes]);
-  if (!copy) return exhausted("all_to_all in place: no memory for a copy of {} bytes", bytes);
+  if (!copy) return end_without_memory(comm, moves.signature, bytes);
   std::memcpy(copy.get(), send, bytes);
   for (ConstBlock& part : moves.parts)
     part.data = copy.get() + (part.data - static_cast<const std::byte*>(send));

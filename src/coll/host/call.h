@@ -53,6 +53,9 @@ Status run(comm::Comm& comm, const Moves& moves);
 /// The comm cannot go on, for `why`: every rank is told, and every later call answers it. Answers
 /// the cause, where `why` is but its first sign. Under the comm's lock.
 Status end_comm(comm::Comm::State& state, Status why);
+/// The end of a call for which this rank has no memory of `bytes` for blocks of its own, before it
+/// has entered. The others wait for it: so the comm ends, and every rank hears why at once.
+Status end_without_memory(comm::Comm& comm, const Signature& signature, uint64_t bytes);
 /// Whether a call goes inside nodes first and then between them, or the other way round: sums, of
 /// any size, so that their order does not hang on it, and what goes from every rank to everyone.
 /// Alike on all ranks.

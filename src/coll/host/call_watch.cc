@@ -1,4 +1,4 @@
-// Warnings about a call that makes no progress, and its end at the deadline.
+// Warnings about a call that makes no progress, and its end at the deadline, or before it begins.
 #include <algorithm>
 #include <cstddef>
 
@@ -74,6 +74,15 @@ void Call::watch() {
   if (now - moved_ns < timeout_ns) return;
   stop(timeout("{} (call {}): nothing moved for {}{}", to_words(moves_.signature), epoch_,
                format_ns(timeout_ns), missing()));
+}
+
+Status end_without_memory(comm::Comm& comm, const Signature& signature, uint64_t bytes) {
+  comm::CallGuard guard(comm);
+  BRAID_RETURN_IF_ERROR(guard.status());
+  comm::Comm::State& state = guard.state();
+  return end_comm(state,
+                  exhausted("{} (call {}): rank {} has no memory left for {} bytes of its own",
+                            to_words(signature), state.epoch + 1, state.rank(), bytes));
 }
 
 }  // namespace braid::coll

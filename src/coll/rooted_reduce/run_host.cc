@@ -47,7 +47,7 @@ Status rooted_reduce(comm::Comm& comm, const void* send, void* recv, uint64_t co
     return run(comm, moves);
   }
   const std::unique_ptr<std::byte[]> block(new (std::nothrow) std::byte[own]);
-  if (!block) return exhausted("reduce: no memory for a block of {} bytes", own);
+  if (!block) return end_without_memory(comm, moves.signature, own);
   moves.reduced = {block.get(), own};
   moves.reduced_for = transport::PeerSet::only(root);
   return run(comm, moves);
