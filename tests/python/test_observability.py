@@ -65,6 +65,30 @@ def test_a_flight_record_on_demand(ranks, tmp_path):
     assert found[0] == found[1] == [(name, "completed") for name in names]
 
 
+def test_a_comm_is_called_the_same_by_its_members_and_by_no_others(ranks):
+    def body(comm):
+        parts = [
+            comm,
+            comm.split([0, 0, 1][comm.rank]),
+            comm.split([None, 0, 0][comm.rank]),
+            comm.split(0),
+        ]
+        told = []
+        for part in parts:
+            about = {} if part is None else part.flight_record()["pg_config"]
+            told.append([(name, facts["ranks"]) for name, facts in about.items()])
+        return told
+
+    found = ranks(3, body, {"BRAID_TRACE_CALLS": "10"})
+    whole, first, second, last = zip(*found, strict=True)
+    assert whole == ([("comm0", "[0, 1, 2]")],) * 3
+    assert first[0] == first[1] == [("comm1", "[0, 1]")]
+    assert first[2] == [("comm1@2", "[2]")]
+    assert second[0] == []
+    assert second[1] == second[2] == [("comm2@1", "[1, 2]")]
+    assert last == ([("comm2", "[0, 1, 2]")],) * 3
+
+
 def run_program(text, **environment):
     return subprocess.run(
         [sys.executable, "-c", text],

@@ -67,7 +67,7 @@ Observer::Observer(const Config& config)
 
 std::unique_ptr<Observer> Observer::create(const Config& config, int rank, int size,
                                            const std::vector<std::string>& links,
-                                           const std::vector<int>& job_ranks) {
+                                           const Members& members) {
   const size_t kept = calls_to_keep(config);
   const bool is_counted = config.integer("BRAID_METRICS_PORT") != 0;
   if (kept == 0 && !is_counted && !config.flag("BRAID_NVTX")) return nullptr;
@@ -76,8 +76,8 @@ std::unique_ptr<Observer> Observer::create(const Config& config, int rank, int s
   facts.rank = rank;
   facts.size = size;
   facts.job_rank = launched_rank(rank);
-  facts.ranks = distinct_or_own(job_ranks, size);
-  facts.name = fmt::format("comm{}", next_comm_index(facts.job_rank));
+  facts.ranks = distinct_or_own(members.job_ranks, size);
+  facts.name = members.name;
   facts.links = links;
   facts.links.insert(facts.links.end(), kGpuLinkNames.begin(), kGpuLinkNames.end());
   observer->keeps_calls_ = kept > 0;
