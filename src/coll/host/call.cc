@@ -205,7 +205,8 @@ Status execute(std::optional<Call>& call, comm::Comm::State& state, const Moves&
 }
 
 Status run_observed(comm::Comm::State& state, const Moves& moves) {
-  comm::Observed observed(state.observer.get(), [&] { return note_of(moves, state.size()); });
+  comm::Observed observed(state.observer.get(),
+                          [&] { return note_of(moves, state.rank(), state.size()); });
   std::optional<Call> call;  // its memory goes when all was said
   Status status = execute(call, state, moves);
   observed.end(status, "lanes", [&] { return link_notes_of(state.report, status.ok()); });
