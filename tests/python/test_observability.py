@@ -89,6 +89,27 @@ def test_a_comm_is_called_the_same_by_its_members_and_by_no_others(ranks):
     assert last == ([("comm2", "[0, 1, 2]")],) * 3
 
 
+def test_shares_outlast_calls_that_move_nothing(ranks):
+    port = free_port()
+
+    def shares(rank):
+        with urllib.request.urlopen(f"http://127.0.0.1:{port + rank}/metrics", timeout=5) as reply:
+            lines = reply.read().decode().splitlines()
+        return [line for line in lines if line.startswith("braid_link_share")]
+
+    def body(comm):
+        comm._force_shares([0.75, 0.25])
+        comm.all_reduce(np.ones(1 << 18))
+        before = shares(comm.rank)
+        assert [line.split()[-1] for line in before][:2] == ["0.75", "0.25"]
+        comm._force_shares(None)
+        comm.barrier()
+        comm.all_gather(np.ones(0))
+        assert shares(comm.rank) == before
+
+    ranks(2, body, {"BRAID_METRICS_PORT": str(port), "BRAID_LINKS": "shm,staged"})
+
+
 def run_program(text, **environment):
     return subprocess.run(
         [sys.executable, "-c", text],

@@ -1,5 +1,6 @@
 #include "coll/host/notes.h"
 
+#include <algorithm>
 #include <numeric>
 
 namespace braid::coll {
@@ -46,10 +47,15 @@ comm::CallNote note_of(const Moves& moves, int rank, int size) {
 
 std::vector<comm::LinkNote> link_notes_of(const comm::CallReport& report, bool is_ok) {
   std::vector<comm::LinkNote> notes;
+  const auto is_used = [](const comm::LinkUse& use) {
+    return use.sent_bytes != 0 || use.received_bytes != 0;
+  };
+  // Of a barrier or an empty message nothing is cut, whatever its plan says.
+  if (std::none_of(report.links.begin(), report.links.end(), is_used)) return notes;
   for (size_t i = 0; i < report.links.size(); ++i) {
     const comm::LinkUse& use = report.links[i];
     const uint32_t parts = is_ok && i < report.plan.shares.size() ? report.plan.shares[i] : 0;
-    if (parts == 0 && use.sent_bytes == 0 && use.received_bytes == 0) continue;
+    if (parts == 0 && !is_used(use)) continue;
     notes.push_back(
         {static_cast<int>(i), parts, use.sent_bytes, use.received_bytes, use.finish_ns});
   }

@@ -52,5 +52,17 @@ TEST(Notes, TheRootAloneHasAllBlocks) {
   EXPECT_EQ(counts_of(reduced, 0), Counts(5, 5));
 }
 
+TEST(Notes, LinksOfACallThatMovedNothingAreLeftOut) {
+  comm::CallReport report;
+  report.plan.shares = {plan::kWhole, 0};
+  report.links.resize(2);
+  EXPECT_TRUE(link_notes_of(report, true).empty());  // a barrier, an empty message
+  report.links[1].received_bytes = 8;
+  const auto notes = link_notes_of(report, true);
+  ASSERT_EQ(notes.size(), 2u);  // what was planned for the first went over the other
+  EXPECT_EQ(notes[0].parts, plan::kWhole);
+  EXPECT_EQ(notes[1].received_bytes, 8u);
+}
+
 }  // namespace
 }  // namespace braid::coll
