@@ -47,6 +47,7 @@ Result<Members> meet_all(Comm::State& state, Deadline deadline) {
   const std::string own = introduction(state.rank());
   if (state.size() == 1) return members_of({own});
   BRAID_ASSIGN_OR_RETURN(const auto told, state.group->exchange("links", own, deadline));
+  settle(told, state.rank());
   return members_of(told);
 }
 

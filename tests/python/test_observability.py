@@ -89,6 +89,24 @@ def test_a_comm_is_called_the_same_by_its_members_and_by_no_others(ranks):
     assert last == ([("comm2", "[0, 1, 2]")],) * 3
 
 
+def test_without_a_launcher_a_process_has_one_file_and_one_port(ranks, tmp_path):
+    def body():
+        rank = int(os.environ.pop("RANK"))
+        port = int(os.environ["MASTER_PORT"])
+        who = braid.Identity(rank=rank, size=2, store_port=port, job_id="mine")
+        with braid.join(who) as comm, comm.split(rank) as part:  # where each is rank 0
+            comm.all_reduce(np.ones(4))
+            part.all_reduce(np.ones(3))
+
+    ranks.collect(ranks.start(2, body, {"BRAID_TRACE": str(tmp_path / "t.json")}))
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["t.0.json", "t.1.json"]
+    for rank in range(2):
+        document = json.loads((tmp_path / f"t.{rank}.json").read_text())
+        assert document["otherData"]["rank"] == rank
+        names = [e["name"] for e in document["traceEvents"] if e.get("cat") == "host"]
+        assert names.count("all_reduce") == 2
+
+
 def test_shares_outlast_calls_that_move_nothing(ranks):
     port = free_port()
 

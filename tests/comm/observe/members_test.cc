@@ -20,6 +20,16 @@ TEST(Members, MayTellNonsense) {
   EXPECT_FALSE(members_of({}).name.empty());
 }
 
+// Whom no launcher gave a rank keeps that of the first comm, unless ranks are threads, or two have
+// come from comms in which they had one.
+TEST(Members, SettleTheirRanksOnce) {
+  EXPECT_TRUE(is_to_settle({"0 0 a", "1 0 b"}, -1));
+  EXPECT_FALSE(is_to_settle({"0 1 a", "1 1 b"}, 1));
+  EXPECT_FALSE(is_to_settle({"0 0 a", "1 0 a"}, -1));
+  EXPECT_FALSE(is_to_settle({"0 0 a"}, -1));
+  EXPECT_TRUE(is_to_settle({"0 1 a", "0 0 b"}, 0));
+}
+
 TEST(Members, EachCommOfAProcessHasItsNumber) {
   const Members first = members_of({introduction(903)}), second = members_of({introduction(903)});
   EXPECT_NE(first.name, second.name);
