@@ -83,8 +83,8 @@ class Comm {
   Status force_shares(const plan::Shares& shares);
 
   /// Asked about every millisecond while a call waits, in the caller's thread: a Status that is not
-  /// ok ends the call with it, as a failure of this rank; less often in what ranks exchange around
-  /// calls. Python looks for Ctrl-C here. Set between calls.
+  /// ok ends the comm, whose every rank hears its message as peer_lost; less often in what ranks
+  /// exchange around calls. Python looks for Ctrl-C here. Set between calls.
   void set_interrupt(std::function<Status()> interrupt);
 
   /// JSON: {"ok":..., "rank":..., "links":[{"name","state","down_count","resent_pieces","why"}],
