@@ -107,6 +107,22 @@ def test_without_a_launcher_a_process_has_one_file_and_one_port(ranks, tmp_path)
         assert names.count("all_reduce") == 2
 
 
+def test_ranks_that_only_send_show_their_links(ranks, tmp_path):
+    def body(comm):
+        comm.broadcast(np.ones(1 << 18), 0)
+        path = tmp_path / f"{comm.rank}.json"
+        comm.trace(path)
+        events = json.loads(path.read_text())["traceEvents"]
+        (call,) = (e for e in events if e.get("cat") == "host")
+        (link,) = (e for e in events if e.get("cat") == "link")
+        assert call["ts"] - 1 <= link["ts"]
+        assert link["ts"] + link["dur"] <= call["ts"] + call["dur"] + 1
+        return link["args"]["sent_bytes"], link["args"]["received_bytes"]
+
+    options = {"BRAID_TRACE_CALLS": "10", "BRAID_LINKS": "shm"}
+    assert ranks(2, body, options) == [(1 << 21, 0), (0, 1 << 21)]
+
+
 def test_shares_outlast_calls_that_move_nothing(ranks):
     port = free_port()
 

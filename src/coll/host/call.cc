@@ -100,6 +100,7 @@ void Call::stop(Status status) {
 Status Call::execute() {
   entry_bytes_ = make_entry();  // carries the report of the call before, which is overwritten next
   state_.report.links.assign(state_.links.size(), {});
+  state_.report.start_ns = start_ns_;
   if (state_.size() == 1) {
     agreed_ = true;
     begin_local();

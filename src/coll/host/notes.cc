@@ -56,8 +56,9 @@ std::vector<comm::LinkNote> link_notes_of(const comm::CallReport& report, bool i
     const comm::LinkUse& use = report.links[i];
     const uint32_t parts = is_ok && i < report.plan.shares.size() ? report.plan.shares[i] : 0;
     if (parts == 0 && !is_used(use)) continue;
-    notes.push_back(
-        {static_cast<int>(i), parts, use.sent_bytes, use.received_bytes, use.finish_ns});
+    const int64_t sent_ns = use.last_put_ns != 0 ? use.last_put_ns - report.start_ns : 0;
+    notes.push_back({static_cast<int>(i), parts, use.sent_bytes, use.received_bytes,
+                     std::max(use.finish_ns, sent_ns)});
   }
   return notes;
 }

@@ -64,5 +64,19 @@ TEST(Notes, LinksOfACallThatMovedNothingAreLeftOut) {
   EXPECT_EQ(notes[1].received_bytes, 8u);
 }
 
+TEST(Notes, ALinkThatOnlySentIsDoneWithItsLastByte) {
+  comm::CallReport report;
+  report.start_ns = 1'000;
+  report.links.resize(2);
+  report.links[0].sent_bytes = 8;
+  report.links[0].last_put_ns = 1'700;
+  report.links[1] = report.links[0];
+  report.links[1].finish_ns = 900;  // an arrival, behind it
+  const auto notes = link_notes_of(report, true);
+  ASSERT_EQ(notes.size(), 2u);
+  EXPECT_EQ(notes[0].finish_ns, 700);
+  EXPECT_EQ(notes[1].finish_ns, 900);
+}
+
 }  // namespace
 }  // namespace braid::coll
