@@ -2,12 +2,10 @@
 
 #include <fmt/ranges.h>
 
-#include <charconv>
 #include <nlohmann/json.hpp>
 #include <thread>
 
 #include "base/clock.h"
-#include "base/file_name.h"
 #include "base/log.h"
 #include "base/units.h"
 #include "comm/connect.h"
@@ -16,6 +14,7 @@
 #include "comm/device/options.h"
 #include "comm/keeper.h"
 #include "comm/link_spec.h"
+#include "comm/observe/members.h"
 #include "comm/state.h"
 #include "group/look_up.h"
 #include "sys/host/api.h"
@@ -44,28 +43,23 @@ Status check_words(const Config& config) {
 }
 
 /// A barrier, in which the ranks also tell who they are in the job.
-Result<std::vector<int>> meet_all(Comm::State& state, Deadline deadline) {
-  BRAID_ASSIGN_OR_RETURN(
-      const auto told,
-      state.group->exchange("links", std::to_string(launched_rank(state.rank())), deadline));
-  std::vector<int> ranks;
-  for (const std::string& text : told) {
-    int rank = -1;
-    std::from_chars(text.data(), text.data() + text.size(), rank);
-    ranks.push_back(rank);
-  }
-  return ranks;
+Result<Members> meet_all(Comm::State& state, Deadline deadline) {
+  const std::string own = introduction(state.rank());
+  if (state.size() == 1) return members_of({own});
+  BRAID_ASSIGN_OR_RETURN(const auto told, state.group->exchange("links", own, deadline));
+  settle(told, state.rank());
+  return members_of(told);
 }
 
 /// The line by which a program's log tells what its comms are made of, and who watches their calls.
-std::unique_ptr<Observer> observer_of(const Comm::State& state, const std::vector<int>& job_ranks) {
+std::unique_ptr<Observer> observer_of(const Comm::State& state, const Members& members) {
   std::vector<std::string> links;
   for (const LinkState& link : state.links) links.push_back(link.facts.name);
   log::info("comm", "{} ranks, links {}, deadline {}, balance {}, tune {}", state.size(),
             links.empty() ? "none" : fmt::format("{}", fmt::join(links, " ")),
             format_ns(state.config.duration_ns("BRAID_TIMEOUT")),
             state.config.flag("BRAID_BALANCE") ? "on" : "off", state.config.text("BRAID_TUNE"));
-  return Observer::create(state.config, state.rank(), state.size(), links, job_ranks);
+  return Observer::create(state.config, state.rank(), state.size(), links, members);
 }
 
 // Where other ranks reach this one: where the way to rank 0 begins. Where nobody on another host can
@@ -119,16 +113,17 @@ Result<std::unique_ptr<Comm>> Comm::create(std::unique_ptr<group::Group> group,
   if (config.is_set("BRAID_LOG_FILE")) log::set_file(config.text("BRAID_LOG_FILE"));
   log::set_rank(state->rank());
   BRAID_RETURN_IF_ERROR(check_words(config));
-  std::vector<int> job_ranks;
   if (state->size() > 1) {
     BRAID_RETURN_IF_ERROR(discover_fabric(*state, deadline));
     BRAID_RETURN_IF_ERROR(connect_links(*state, deadline));
-    BRAID_ASSIGN_OR_RETURN(job_ranks, meet_all(*state, deadline));
+  }
+  BRAID_ASSIGN_OR_RETURN(const Members members, meet_all(*state, deadline));
+  if (state->size() > 1) {
     state->balance.configure(config.flag("BRAID_BALANCE"),
                              static_cast<int>(config.integer("BRAID_BALANCE_WINDOW")),
                              state->link_facts, state->size());
   }
-  state->observer = observer_of(*state, job_ranks);
+  state->observer = observer_of(*state, members);
   if (state->size() > 1) {
     BRAID_ASSIGN_OR_RETURN(state->keeper, Keeper::start(*state));
   }

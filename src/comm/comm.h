@@ -28,13 +28,15 @@ namespace braid::comm {
 struct LinkUse {
   uint64_t sent_bytes = 0;      // payload accepted by the lane, a multicast counted once
   uint64_t received_bytes = 0;  // payload that arrived and was used
-  int64_t finish_ns = 0;  // from the call's start to this link's last arrival or ack; 0 when unused
-  uint32_t resent_pieces = 0;  // pieces that had to be put again on another lane
+  int64_t finish_ns = 0;        // from the call's start to this link's last arrival; 0: none
+  int64_t last_put_ns = 0;      // now_ns() when the lane accepted the last of sent_bytes; 0: none
+  uint32_t resent_pieces = 0;   // pieces that had to be put again on another lane
 };
 
 struct CallReport {
   uint64_t epoch = 0;
   plan::Plan plan;
+  int64_t start_ns = 0;  // now_ns()
   int64_t duration_ns = 0;
   std::vector<LinkUse> links;
 };
@@ -86,8 +88,8 @@ class Comm {
   Status force_shares(const plan::Shares& shares);
 
   /// Asked about every millisecond while a call waits, in the caller's thread: a Status that is not
-  /// ok ends the call with it, as a failure of this rank; less often in what ranks exchange around
-  /// calls. Python looks for Ctrl-C here. Set between calls.
+  /// ok ends the comm, whose every rank hears its message as peer_lost; less often in what ranks
+  /// exchange around calls. Python looks for Ctrl-C here. Set between calls.
   void set_interrupt(std::function<Status()> interrupt);
 
   /// JSON: {"ok":..., "rank":..., "links":[{"name","state","down_count","resent_pieces","why"}],

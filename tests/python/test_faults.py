@@ -137,6 +137,33 @@ def test_an_interrupted_progress_ends_init(ranks, last):
         assert ranks.collect(ranks.start(2, body)) == [True, True]
 
 
+def test_ctrl_c_in_a_call_is_told_at_once(ranks):
+    """Rank 0 is interrupted while it waits for rank 2; rank 1 is in the same call."""
+
+    def body(comm):
+        pressed = []
+
+        def press():
+            pressed.append(time.monotonic())
+            os.kill(os.getpid(), signal.SIGINT)
+
+        comm.barrier()
+        if comm.rank == 2:
+            time.sleep(1.5)
+        if comm.rank == 0:
+            threading.Timer(0.3, press).start()
+            with pytest.raises(KeyboardInterrupt):
+                comm.all_reduce(np.ones(10))
+        else:
+            with pytest.raises(braid.PeerLost, match="rank 0 failed: interrupted by a signal"):
+                comm.all_reduce(np.ones(10))
+        return (*pressed, time.monotonic())
+
+    (pressed, ended), (told,), _ = ranks(3, body)
+    assert ended - pressed < 0.4  # 0.02 s between looks; it took half a second more
+    assert told - pressed < 0.4
+
+
 def test_a_dropped_comm_lets_other_threads_run(ranks):
     """Without close(), and the other rank does not leave yet: who dropped it waits alone."""
 

@@ -65,6 +65,85 @@ def test_a_flight_record_on_demand(ranks, tmp_path):
     assert found[0] == found[1] == [(name, "completed") for name in names]
 
 
+def test_a_comm_is_called_the_same_by_its_members_and_by_no_others(ranks):
+    def body(comm):
+        parts = [
+            comm,
+            comm.split([0, 0, 1][comm.rank]),
+            comm.split([None, 0, 0][comm.rank]),
+            comm.split(0),
+        ]
+        told = []
+        for part in parts:
+            about = {} if part is None else part.flight_record()["pg_config"]
+            told.append([(name, facts["ranks"]) for name, facts in about.items()])
+        return told
+
+    found = ranks(3, body, {"BRAID_TRACE_CALLS": "10"})
+    whole, first, second, last = zip(*found, strict=True)
+    assert whole == ([("comm0", "[0, 1, 2]")],) * 3
+    assert first[0] == first[1] == [("comm1", "[0, 1]")]
+    assert first[2] == [("comm1@2", "[2]")]
+    assert second[0] == []
+    assert second[1] == second[2] == [("comm2@1", "[1, 2]")]
+    assert last == ([("comm2", "[0, 1, 2]")],) * 3
+
+
+def test_without_a_launcher_a_process_has_one_file_and_one_port(ranks, tmp_path):
+    def body():
+        rank = int(os.environ.pop("RANK"))
+        port = int(os.environ["MASTER_PORT"])
+        who = braid.Identity(rank=rank, size=2, store_port=port, job_id="mine")
+        with braid.join(who) as comm, comm.split(rank) as part:  # where each is rank 0
+            comm.all_reduce(np.ones(4))
+            part.all_reduce(np.ones(3))
+
+    ranks.collect(ranks.start(2, body, {"BRAID_TRACE": str(tmp_path / "t.json")}))
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["t.0.json", "t.1.json"]
+    for rank in range(2):
+        document = json.loads((tmp_path / f"t.{rank}.json").read_text())
+        assert document["otherData"]["rank"] == rank
+        names = [e["name"] for e in document["traceEvents"] if e.get("cat") == "host"]
+        assert names.count("all_reduce") == 2
+
+
+def test_ranks_that_only_send_show_their_links(ranks, tmp_path):
+    def body(comm):
+        comm.broadcast(np.ones(1 << 18), 0)
+        path = tmp_path / f"{comm.rank}.json"
+        comm.trace(path)
+        events = json.loads(path.read_text())["traceEvents"]
+        (call,) = (e for e in events if e.get("cat") == "host")
+        (link,) = (e for e in events if e.get("cat") == "link")
+        assert call["ts"] - 1 <= link["ts"]
+        assert link["ts"] + link["dur"] <= call["ts"] + call["dur"] + 1
+        return link["args"]["sent_bytes"], link["args"]["received_bytes"]
+
+    options = {"BRAID_TRACE_CALLS": "10", "BRAID_LINKS": "shm"}
+    assert ranks(2, body, options) == [(1 << 21, 0), (0, 1 << 21)]
+
+
+def test_shares_outlast_calls_that_move_nothing(ranks):
+    port = free_port()
+
+    def shares(rank):
+        with urllib.request.urlopen(f"http://127.0.0.1:{port + rank}/metrics", timeout=5) as reply:
+            lines = reply.read().decode().splitlines()
+        return [line for line in lines if line.startswith("braid_link_share")]
+
+    def body(comm):
+        comm._force_shares([0.75, 0.25])
+        comm.all_reduce(np.ones(1 << 18))
+        before = shares(comm.rank)
+        assert [line.split()[-1] for line in before][:2] == ["0.75", "0.25"]
+        comm._force_shares(None)
+        comm.barrier()
+        comm.all_gather(np.ones(0))
+        assert shares(comm.rank) == before
+
+    ranks(2, body, {"BRAID_METRICS_PORT": str(port), "BRAID_LINKS": "shm,staged"})
+
+
 def run_program(text, **environment):
     return subprocess.run(
         [sys.executable, "-c", text],

@@ -100,6 +100,7 @@ void Call::stop(Status status) {
 Status Call::execute() {
   entry_bytes_ = make_entry();  // carries the report of the call before, which is overwritten next
   state_.report.links.assign(state_.links.size(), {});
+  state_.report.start_ns = start_ns_;
   if (state_.size() == 1) {
     agreed_ = true;
     begin_local();
@@ -205,7 +206,8 @@ Status execute(std::optional<Call>& call, comm::Comm::State& state, const Moves&
 }
 
 Status run_observed(comm::Comm::State& state, const Moves& moves) {
-  comm::Observed observed(state.observer.get(), [&] { return note_of(moves, state.size()); });
+  comm::Observed observed(state.observer.get(),
+                          [&] { return note_of(moves, state.rank(), state.size()); });
   std::optional<Call> call;  // its memory goes when all was said
   Status status = execute(call, state, moves);
   observed.end(status, "lanes", [&] { return link_notes_of(state.report, status.ok()); });

@@ -53,8 +53,8 @@ void Call::watch() {
                             to_words(moves_.signature), epoch_, r));
   if (!outbox_.fate().ok()) return stop(outbox_.fate());
   if (state_.interrupt)
-    if (Status interrupted = state_.interrupt(); !interrupted.ok())
-      return stop(std::move(interrupted));
+    if (const Status interrupted = state_.interrupt(); !interrupted.ok())
+      return stop(peer_lost("{}", interrupted.message()));  // which this rank is to the others
   // A stall of the last link would show on no other: links that were left may be good again.
   if (has_one_link_left()) state_.probe_down_links();
   const int64_t now = now_ns();

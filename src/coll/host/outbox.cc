@@ -2,6 +2,7 @@
 
 #include <mutex>
 
+#include "base/clock.h"
 #include "base/log.h"
 
 namespace braid::coll {
@@ -104,7 +105,9 @@ PutResult Outbox::put_cell(int link, PeerSet peers, const SendRange& range) {
       peers, tag, {range.data.data + cell_begin(range.cell_begin, cell_bytes_), length});
   if (result == PutResult::kAccepted) {
     const auto copies = static_cast<uint64_t>(l.lane->caps().can_multicast ? 1 : peers.count());
-    state_.report.links[static_cast<size_t>(link)].sent_bytes += length * copies;
+    comm::LinkUse& use = state_.report.links[static_cast<size_t>(link)];
+    use.sent_bytes += length * copies;
+    use.last_put_ns = now_ns();
   }
   if (result == PutResult::kDown) note_down(link);
   return result;

@@ -73,8 +73,8 @@ void Exchange::watch() {
   if (state_.group && state_.group->broken()) return stop(state_.group->fate());
   if (!outbox_->fate().ok()) return stop(outbox_->fate());
   if (state_.interrupt)
-    if (Status interrupted = state_.interrupt(); !interrupted.ok())
-      return stop(std::move(interrupted));
+    if (const Status interrupted = state_.interrupt(); !interrupted.ok())
+      return stop(peer_lost("{}", interrupted.message()));  // which this rank is to the others
   const int64_t now = now_ns();
   look_at_links(now);
   look_at_farewell(now);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 namespace braid::comm {
 
@@ -15,6 +16,7 @@ constexpr const char* kVersion = "2.10";  // of torch 2.11's files, whose fields
 
 const char* torch_name(const CallShape& shape) {
   if (shape.is_barrier) return "nccl:all_reduce_barrier";
+  if (shape.is_uneven) return "nccl:all_to_all";  // whose sizes alone may differ between ranks
   switch (shape.op) {
     case plan::Op::kAllGather: return "nccl:_all_gather_base";
     case plan::Op::kAllReduce: return "nccl:all_reduce";
@@ -45,6 +47,18 @@ const char* torch_name(Dtype dtype) {
   return "Float8_e5m2";
 }
 
+/// Elements of the whole buffers, sent and received. What is uneven has those that it would have as
+/// an all_to_all, where each block has one receiver: readers add up what all ranks send and receive.
+std::pair<uint64_t, uint64_t> torch_sizes(const CallShape& shape, int size) {
+  // torch's barrier reduces one element; readers look at sizes of every call.
+  const uint64_t least = shape.is_barrier ? 1 : 0;
+  uint64_t sent = std::max(shape.send_count, least), received = std::max(shape.recv_count, least);
+  if (shape.is_uneven && shape.op == plan::Op::kAllGather) sent *= static_cast<uint64_t>(size);
+  if (shape.is_uneven && shape.op == plan::Op::kReduceScatter)
+    received *= static_cast<uint64_t>(size);
+  return {sent, received};
+}
+
 // torch knows no failed calls: one that was not completed stays as far as it came.
 const char* torch_name(const CallNote& note) {
   if (note.state == CallState::kCompleted) return "completed";
@@ -62,8 +76,7 @@ class FlightWriter {
     const int64_t end_ns = note.state != CallState::kCompleted ? 0
                            : note.on_gpu                       ? note.gpu_end_ns
                                                                : note.end_ns;
-    // torch's barrier reduces one element; readers look at sizes of every call.
-    const uint64_t least = shape.is_barrier ? 1 : 0;
+    const auto [sent, received] = torch_sizes(shape, facts.size);
     Json entry;
     entry["record_id"] = 0;  // once all are in order
     entry["pg_id"] = index;
@@ -76,9 +89,9 @@ class FlightWriter {
     entry["time_created_ns"] = wall(note.begin_ns);
     if (const int64_t took_ns = note.duration_ns(); took_ns > 0)
       entry["duration_ms"] = static_cast<double>(took_ns) / 1e6;
-    entry["input_sizes"] = Json::array({Json::array({std::max(shape.send_count, least)})});
+    entry["input_sizes"] = Json::array({Json::array({sent})});
     entry["input_dtypes"] = Json::array({torch_name(shape.dtype)});
-    entry["output_sizes"] = Json::array({Json::array({std::max(shape.recv_count, least)})});
+    entry["output_sizes"] = Json::array({Json::array({received})});
     entry["output_dtypes"] = Json::array({torch_name(shape.dtype)});
     entry["state"] = torch_name(note);
     entry["time_discovered_started_ns"] = begin_ns != 0 ? Json(wall(begin_ns)) : Json();

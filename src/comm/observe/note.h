@@ -23,6 +23,7 @@ struct CallShape {
   uint64_t bytes = 0;                       // as plan::Request counts
   uint64_t send_count = 0, recv_count = 0;  // elements of the whole buffers
   const char* name = nullptr;  // of a call that goes as another operation does: "gather"
+  bool is_uneven = false;      // blocks are not of one length
 };
 
 /// `bytes` and whole buffers from the rest, for `size` ranks and equal blocks.

@@ -42,7 +42,7 @@ std::vector<int> distinct_or_own(const std::vector<int>& job_ranks, int size) {
 
 /// "out/trace.json" is one file: rank 3 of a job gets "out/trace.3.json".
 std::string trace_path(const std::string& pattern, int rank, int size) {
-  const bool is_alone = size == 1 && launched_rank(-1) < 0;
+  const bool is_alone = size == 1 && rank_in_job() < 0;
   if (is_alone || tells_processes_apart(pattern)) return expand_file_name(pattern, rank);
   constexpr std::string_view kEnd = ".json";
   const bool has_end = pattern.ends_with(kEnd);
@@ -67,7 +67,7 @@ Observer::Observer(const Config& config)
 
 std::unique_ptr<Observer> Observer::create(const Config& config, int rank, int size,
                                            const std::vector<std::string>& links,
-                                           const std::vector<int>& job_ranks) {
+                                           const Members& members) {
   const size_t kept = calls_to_keep(config);
   const bool is_counted = config.integer("BRAID_METRICS_PORT") != 0;
   if (kept == 0 && !is_counted && !config.flag("BRAID_NVTX")) return nullptr;
@@ -75,9 +75,10 @@ std::unique_ptr<Observer> Observer::create(const Config& config, int rank, int s
   CommFacts facts;
   facts.rank = rank;
   facts.size = size;
-  facts.job_rank = launched_rank(rank);
-  facts.ranks = distinct_or_own(job_ranks, size);
-  facts.name = fmt::format("comm{}", next_comm_index(facts.job_rank));
+  const int known = rank_in_job();
+  facts.job_rank = known < 0 ? rank : known;
+  facts.ranks = distinct_or_own(members.job_ranks, size);
+  facts.name = members.name;
   facts.links = links;
   facts.links.insert(facts.links.end(), kGpuLinkNames.begin(), kGpuLinkNames.end());
   observer->keeps_calls_ = kept > 0;

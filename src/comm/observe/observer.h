@@ -16,6 +16,7 @@
 #include "base/config.h"
 #include "base/status.h"
 #include "comm/observe/journal.h"
+#include "comm/observe/members.h"
 
 namespace braid::sys {
 class Nvtx;  // sys/nvtx/api.h
@@ -29,11 +30,11 @@ class TraceFile;
 
 class Observer {
  public:
-  /// Null when no option asks for one. `links` are the host's, `job_ranks` the members' ranks in
-  /// the job; where two say one, or none says any, their ranks here.
+  /// Null when no option asks for one. `links` are the host's. Where two of the members say one
+  /// rank in the job, all are shown by their ranks here.
   static std::unique_ptr<Observer> create(const Config& config, int rank, int size,
                                           const std::vector<std::string>& links,
-                                          const std::vector<int>& job_ranks = {});
+                                          const Members& members);
   ~Observer();
   Observer(const Observer&) = delete;
   Observer& operator=(const Observer&) = delete;

@@ -99,6 +99,18 @@ TEST(FlightRecord, NamesAreTorchs) {
   EXPECT_EQ(dtypes.size(), std::size(kAllDtypes));
 }
 
+// Readers hold the sizes of all ranks against each other, but for this name.
+TEST(FlightRecord, UnevenCallsAreAllToAlls) {
+  for (const Op op : {Op::kAllGather, Op::kReduceScatter, Op::kAllToAll}) {
+    CallNote note = test::host_note(op, 4);
+    note.shape.is_uneven = true;  // of four ranks, which together send what they receive
+    const Json entry = record_of({note})["entries"][0];
+    EXPECT_EQ(entry["profiling_name"], "nccl:all_to_all");
+    EXPECT_EQ(entry["input_sizes"], Json::array({Json::array({16})}));
+    EXPECT_EQ(entry["output_sizes"], Json::array({Json::array({16})}));
+  }
+}
+
 // Readers drop what not all ranks have, by record_id: it goes on where the ring has let go.
 TEST(FlightRecord, NumbersGoOnWhereNotesFellOut) {
   std::vector<CallNote> notes;

@@ -243,7 +243,7 @@ TEST(MetricsServer, DISABLED_WithoutThreads) {
   EXPECT_EQ(server.status().code(), Code::kExhausted) << server.status().to_string();
   const auto config = Config::from_pairs({{"BRAID_METRICS_PORT", "29471"}});
   ASSERT_TRUE(config.ok());
-  EXPECT_NE(Observer::create(config.value(), 0, 1, {}), nullptr);
+  EXPECT_NE(Observer::create(config.value(), 0, 1, {}, {}), nullptr);
   test::end_alone();
 }
 

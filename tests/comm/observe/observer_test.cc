@@ -27,7 +27,8 @@ Config config_with(const std::map<std::string, std::string>& options) {
 
 std::unique_ptr<Observer> observer_with(const std::map<std::string, std::string>& options,
                                         int rank = 0, int size = 2) {
-  return Observer::create(config_with(options), rank, size, {"shm", "staged"});
+  return Observer::create(config_with(options), rank, size, {"shm", "staged"},
+                          members_of({introduction(rank)}));
 }
 
 void call(Observer& observer, const Status& status = {}) {
@@ -83,7 +84,7 @@ TEST_F(ObserverTest, CallsToKeepHaveABound) {
 TEST_F(ObserverTest, KnowsTheMembersRanksInTheJob) {
   const Config config = config_with({{"BRAID_TRACE_CALLS", "2"}});
   const auto ranks = [&](const std::vector<int>& told) {
-    return Observer::create(config, 0, 2, {}, told)->journal().facts().ranks;
+    return Observer::create(config, 0, 2, {}, {"", told})->journal().facts().ranks;
   };
   EXPECT_EQ(ranks({4, 6}), (std::vector<int>{4, 6}));
   EXPECT_EQ(ranks({4, 4}), (std::vector<int>{0, 1}));  // threads of one process

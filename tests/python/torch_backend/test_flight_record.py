@@ -59,6 +59,30 @@ def test_calls_of_all_ranks_match(ranks, tmp_path, caplog):
     assert "Not all ranks" not in text
 
 
+def test_uneven_and_rooted_calls_match(ranks, tmp_path, caplog):
+    folder = tmp_path / "records"
+    folder.mkdir()
+
+    def body(comm):
+        mine = np.ones(comm.rank + 1, dtype="i4")
+        comm.all_gather(mine, counts=[1, 2, 3])
+        comm.reduce_scatter(np.ones(6, dtype="f4"), counts=[1, 2, 3])
+        comm.scatter(np.ones(6, dtype="i4") if comm.rank == 0 else None, np.empty(2, "i4"))
+        comm.gather(np.ones(2, dtype="i4"))
+        comm.reduce(np.ones(5))
+        record = comm.flight_record(folder / f"fr_{comm.rank}")
+        return [(e["input_sizes"][0][0], e["output_sizes"][0][0]) for e in record["entries"]]
+
+    found = ranks(3, body, {"BRAID_TRACE_CALLS": "100"})
+    assert found[0] == [(3, 6), (6, 3), (6, 2), (2, 6), (5, 5)]
+    assert found[1] == [(6, 6), (6, 6), (0, 2), (2, 0), (5, 5)]
+    text, database = analysed(folder, caplog)
+    assert len(database.collectives) >= 5
+    assert all(c.pass_check and c.collective_state == "completed" for c in database.collectives)
+    assert "Culprit" not in text
+    assert "Not all ranks" not in text
+
+
 def test_the_rank_that_stayed_away_is_named(torch_ranks, tmp_path, caplog):
     folder = tmp_path / "records"
 
