@@ -12,6 +12,7 @@ import pytest
 import braid
 from braid.bench.moe import contestants, deepep
 from braid.bench.moe.routings import Shape, ids_of
+from braid.cli import probe_options as options
 from braid.cli.deepep import folder
 
 torch = pytest.importorskip("torch")
