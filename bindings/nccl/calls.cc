@@ -172,6 +172,7 @@ std::optional<Call> as_all_to_all(std::span<const Call> calls, int num_ranks) {
   whole.root = 0;
   whole.send = sends[0]->send;
   whole.recv = recvs[0]->recv;
+  whole.is_of_messages = true;
   return whole;
 }
 

@@ -29,6 +29,7 @@ struct Call {
   int root = 0;  // the peer of kSend and kRecv
   NcclComm comm = nullptr;
   CudaStream stream = nullptr;
+  bool is_of_messages = false;  // an all_to_all that the program made of sends and receives
 };
 
 /// Of two ranks, not of all.

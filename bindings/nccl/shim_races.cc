@@ -156,7 +156,11 @@ int Shim::open_window_of_race(void* racer, void* memory, uint64_t bytes, void** 
     const Inside inside;
     now = to.shim->real_.window_register(to.comm, memory, bytes, made.get(), kSymmetric);
   }
-  if (is_good(now)) now = to.shim->end_of(*to.entry, to.comm, NcclResult::kInProgress);
+  const bool is_begun = is_good(now);
+  if (is_begun) now = to.shim->end_of(*to.entry, to.comm, NcclResult::kInProgress);
+  // After an abort nobody asks NCCL any more: it may be at the window still.
+  if (is_begun && now != NcclResult::kSuccess && to.entry->is_given_up())
+    now = NcclResult::kInProgress;
   *window = now == NcclResult::kSuccess ? *made : nullptr;
   if (now == NcclResult::kInProgress) to.shim->keep_handle(std::move(made));
   return static_cast<int>(now);

@@ -48,10 +48,10 @@ void Shim::note_windows(Group& group, NcclResult ended) {
 
 /// Whether in windows it is another matter. Between nodes nothing goes through them. Broadcasts are as fast
 /// in them as elsewhere, with either library (docs/nccl.md), and NCCL's have been seen not to end there
-/// (python/braid/bench/nccl.py): they are not tried.
+/// (python/braid/bench/nccl.py): they are not tried. Messages may lie in windows on some ranks alone.
 bool Shim::minds_windows(const Entry& entry, const Call& call) const {
   return settings_.chosen_by == ChosenBy::kRace && !entry.is_over_nodes() &&
-         call.op != Op::kBroadcast;
+         call.op != Op::kBroadcast && !call.is_of_messages;
 }
 
 /// Of a collective call, in those that are mapped. All ranks see it alike, for NCCL has the program use

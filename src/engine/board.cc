@@ -126,9 +126,10 @@ void Boards::put(const Incarnation& target, std::shared_ptr<Board> board) {
   boards_[target] = std::move(board);
 }
 
-void Boards::drop(const Incarnation& target) {
+void Boards::drop(const Incarnation& target, const Board* board) {
   const std::lock_guard lock(mutex_);
-  boards_.erase(target);
+  const auto found = boards_.find(target);
+  if (found != boards_.end() && found->second.get() == board) boards_.erase(found);
 }
 
 std::shared_ptr<Board> Boards::find(const Incarnation& target) const {

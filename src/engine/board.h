@@ -98,7 +98,8 @@ class BoardView {
 class Boards {
  public:
   void put(const Incarnation& target, std::shared_ptr<Board> board);
-  void drop(const Incarnation& target);
+  /// Only if it is that board: another connection to the same target has its own.
+  void drop(const Incarnation& target, const Board* board);
   std::shared_ptr<Board> find(const Incarnation& target) const;
 
  private:

@@ -407,7 +407,8 @@ bool Copier::is_wanted(const Pull& pull) const {
 }
 
 void Copier::answer(const Pull& pull) const {
-  if (pull.pages.count != 0 && pull.pages.is_by_place == 0)
+  if (pull.pages.count != 0 && pull.pages.is_by_place == 0 && board_.is_open() &&
+      board_.holds(pull.pages.list_at, pull.pages.count))
     board_.answer(pull.pages.list_at, pull.word);
 }
 

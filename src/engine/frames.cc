@@ -1,5 +1,7 @@
 #include "engine/frames.h"
 
+#include <limits>
+
 #include "engine/codec.h"
 #include "engine/copy_pages.h"
 
@@ -215,6 +217,8 @@ Result<Pull> decode_pull(std::string_view body) {
   if (p.pages.count != 0 && (count != 0 || p.pages.page_bytes == 0))
     return invalid_argument("a frame 'pull' of {} pages of {} bytes and {} stretches",
                             p.pages.count, p.pages.page_bytes, count);
+  if (p.pages.count > std::numeric_limits<uint32_t>::max())  // times planes must not overflow
+    return invalid_argument("a frame 'pull' of {} pages", p.pages.count);
   if ((p.pages.count != 0 && num_planes == 0) || (count != 0 && num_planes != 1))
     return invalid_argument("a frame 'pull' of {} planes, {} pages and {} stretches", num_planes,
                             p.pages.count, count);

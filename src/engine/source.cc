@@ -314,6 +314,7 @@ void Source::leave(const Status& why) {
   if (is_leaving() || state_ == State::kLost) return;
   const int64_t now = now_ns();
   leave_by_ns_ = now + kDeadSocketNs;
+  ground_.boards.drop(target_.incarnation, board_.get());  // what is begun now is another's
   why_leave_ = why;
   std::vector<Transfer*> all;
   for (const auto& [id, t] : transfers_) all.push_back(t.get());

@@ -109,6 +109,7 @@ void Source::offer_board() {
 // Only now may threads that begin transfers write onto it.
 void Source::on_board_ready(const BoardAnswer& answer) {
   if (board_ == nullptr) return;
+  if (is_leaving()) return;
   if (answer.trouble.empty()) return ground_.boards.put(target_.incarnation, board_);
   log::info("engine", "'{}': no lists of pages for '{}': {}", ground_.self.name, target_.name,
             answer.trouble);
@@ -117,7 +118,7 @@ void Source::on_board_ready(const BoardAnswer& answer) {
 
 void Source::close_board() {
   if (board_ == nullptr) return;
-  ground_.boards.drop(target_.incarnation);
+  ground_.boards.drop(target_.incarnation, board_.get());
   if (board_address_ != 0) {
     ground_.gpu->settle();  // a kernel of ours may be reading it
     ground_.gpu->unmap_host(reinterpret_cast<std::byte*>(board_->entries()));

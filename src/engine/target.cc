@@ -205,9 +205,10 @@ void Target::tell_gone(uint64_t region) {
 // A GPU's copies cannot be taken back, and may be into the source's memory: nobody hears that we are
 // gone before they are over.
 void Target::settle_copies() {
-  const bool has_copies = std::any_of(queue_.begin(), queue_.end(),
-                                      [](const CopyOrder& order) { return order.mark != 0; });
-  if (has_copies) ground_.gpu->settle();
+  const auto has_mark = [](const auto& each) { return each.mark != 0; };
+  if (std::any_of(queue_.begin(), queue_.end(), has_mark) ||
+      std::any_of(endings_.begin(), endings_.end(), has_mark))
+    ground_.gpu->settle();
 }
 
 void Target::lose(const char* why) {

@@ -552,6 +552,29 @@ TEST_P(Ways, NothingLandsBehindADisconnect) {
   }
 }
 
+// A list of pages that is begun while the connection is left is the next connection's.
+TEST_P(Ways, PagesBegunBesideADisconnectGoByAnotherConnection) {
+  constexpr uint64_t kBytes = 32 << 20, kPages = 64, kPage = 4096;
+  Memory mine(*a, kBytes, 1), theirs(*b, kBytes, 2);
+  const RemoteRegion remote = import(*a, theirs);
+  std::vector<uint64_t> ids(kPages);
+  std::iota(ids.begin(), ids.end(), 0);
+  PageList list;
+  list.page_bytes = kPage;
+  list.source_ids = list.target_ids = ids;
+  for (int i = 0; i < 5; ++i) {
+    ASSERT_TRUE(is_ok(wait(a->write_pages(mine.region, remote, list))));
+    ASSERT_TRUE(is_ok(wait(a->write_pages(mine.region, remote, list))));  // the board is there
+    const auto read = a->read({mine.region, kPages * kPage}, {remote, kPages * kPage}, kBytes / 2);
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    a->disconnect(remote->owner);
+    EXPECT_TRUE(is_ok(wait(a->write_pages(mine.region, remote, list, under(9))))) << i;
+    (void)wait(read);
+  }
+  EXPECT_TRUE(
+      std::equal(mine.bytes.begin(), mine.bytes.begin() + kPages * kPage, theirs.bytes.begin()));
+}
+
 TEST_P(Ways, NothingLandsBehindAClose) {
   constexpr uint64_t kBytes = 32 << 20;
   Memory theirs(*b, kBytes, 2);

@@ -50,7 +50,8 @@ void give_up(Word& word, uint32_t all) {
 Result<std::string> name_from(const std::string& key, const std::string& host_id) {
   group::Session session;
   BRAID_ASSIGN_OR_RETURN(const std::string host, sys::host_id(host_id));
-  session.job_id = "braid roll of an nccl communicator on host " + host;
+  // The number is the page's form: ranks of another form meet elsewhere, and so not at all.
+  session.job_id = "braid roll 2 of an nccl communicator on host " + host;
   std::string name = fmt::format("/braid-nccl-{}-", geteuid());
   const group::Proof proof = group::prove_rank(key, session);
   for (size_t i = 0; i < 16; ++i) name += fmt::format("{:02x}", static_cast<unsigned>(proof[i]));

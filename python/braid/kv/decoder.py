@@ -13,7 +13,6 @@ Who the prefillers are, and whether one is gone, is in braid.kv.sources; loads a
 """
 
 import heapq
-import math
 import secrets
 import time
 import zlib
@@ -31,6 +30,7 @@ from braid.errors import Cancelled, Error, Exhausted, InvalidArgument, Timeout
 from braid.kv.asked import given_seconds, page_numbers, request_name, seconds, whole
 from braid.kv.cache import PagedCache
 from braid.kv.ending import log
+from braid.kv.flying import LONGEST_S
 from braid.kv.layout import Layout, Slice, consumers, cover, whole_group
 from braid.kv.load import Load, Order, Prefill, Source
 from braid.kv.places import Move, PageIds, both, check_pages, moves, regions_of
@@ -188,7 +188,8 @@ class Decoder(Sources):
         self._revoke_all()
         for ticket in [ticket for load in self.loads() for ticket in load.reads]:
             with suppress(Error):
-                ticket.wait()  # it has its own deadline
+                ticket.cancel()  # of a load that began beside us
+                ticket.wait()
         self._end_all()
 
     def __enter__(self) -> "Decoder":
@@ -420,7 +421,7 @@ class Decoder(Sources):
             src_stride=move.theirs.stride,
             dst_offset=move.ours.offsets + np.uint64(part.target_head * head_bytes),
             src_offset=move.theirs.offsets + np.uint64(part.source_head * head_bytes),
-            timeout=math.inf,  # the load's deadline counts, and a queue is no fault of its
+            timeout=LONGEST_S,
         )
         load.reads.add(ticket)
         self.counters.add("pages", move.pages)
@@ -519,6 +520,7 @@ class Decoder(Sources):
                 self._finish(load, None)
 
     def _finish(self, load: Load, error: Error | None) -> None:
+        load.to_read.clear()  # nothing of it begins any more
         del self._loads[load.tag]
         self._moving.pop(load.tag, None)
         self._wants[load.prefill] -= 1

@@ -10,6 +10,11 @@ from collections.abc import Callable, Iterator
 from braid.engine import Ticket
 from braid.errors import Error
 
+LONGEST_S = 600.0
+"""Of one call for pages. What ends a load is its own deadline, and a long queue is no fault of its:
+this is for one without a deadline, where no rail comes up again.
+"""
+
 
 class Flying:
     """False when nothing is under way. Whoever calls holds one lock for all calls."""

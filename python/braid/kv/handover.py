@@ -5,7 +5,6 @@ and the consumer has said where it wants it, whichever comes later. A request is
 consumers are: only then may its pages be used again.
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,7 +17,7 @@ from braid.errors import Error, Exhausted, InvalidArgument
 from braid.kv.cache import PagedCache
 from braid.kv.counters import Counters
 from braid.kv.ending import Ending
-from braid.kv.flying import Flying
+from braid.kv.flying import LONGEST_S, Flying
 from braid.kv.layout import Layout, Slice
 from braid.kv.places import Move, PageIds, Place, both, is_any_twice, moves, named, regions_of
 
@@ -194,7 +193,7 @@ class Handover(Ending):
                 src_offset=move.ours.offsets + np.uint64(part.source_head * head_bytes),
                 dst_offset=move.theirs.offsets + np.uint64(part.target_head * head_bytes),
                 imm=consumer.tag,
-                timeout=math.inf,  # the decoder has the load's deadline, and a queue is no fault
+                timeout=LONGEST_S,
             ),
         )
 
@@ -218,7 +217,7 @@ class Handover(Ending):
                 src_offset=self.tail_slot * tails.nbytes,
                 dst_offset=consumer.tail_slot * tails.nbytes,
                 imm=consumer.tag,
-                timeout=math.inf,
+                timeout=LONGEST_S,
             ),
         )
 

@@ -272,7 +272,8 @@ class Prefiller(Links):
         left = [c for handover in self._under_way().values() for c in handover.consumers.values()]
         for ticket in [ticket for consumer in left for ticket in consumer.flying]:
             with suppress(Error):
-                ticket.wait()  # it has its own deadline
+                ticket.cancel()  # of a request that began beside us
+                ticket.wait()
         self._end_all()
 
     def _under_way(self) -> dict[str, Handover]:

@@ -124,9 +124,9 @@ class StreamSender:
         waited for, until it joins anew at the latest. InvalidArgument for a version that is not
         later than the last one, one that failed too: workers' words of it may still come.
         """
+        self._check_version(version)
         until = time.monotonic() + timeout
         try:
-            self._check_version(version)
             number, packer = 0, _Packer(self._half)
             for part in _parts(tensors, self._half):
                 if not packer.fits(part[1]):
