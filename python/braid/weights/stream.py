@@ -124,9 +124,11 @@ class StreamSender:
         waited for, until it joins anew at the latest. InvalidArgument for a version that is not
         later than the last one, one that failed too: workers' words of it may still come.
         """
-        self._check_version(version)
+        if type(version) is not int:  # no letter could name it
+            raise InvalidArgument(f"version: asked for an int, found {version!r}")
         until = time.monotonic() + timeout
         try:
+            self._check_version(version)
             number, packer = 0, _Packer(self._half)
             for part in _parts(tensors, self._half):
                 if not packer.fits(part[1]):
@@ -146,7 +148,7 @@ class StreamSender:
             raise
 
     def _check_version(self, version: int) -> None:
-        if type(version) is not int or version <= self._last:
+        if version <= self._last:
             raise InvalidArgument(
                 f"version {version!r} after {self._last}: each is sent once, also one that failed"
             )
