@@ -43,13 +43,13 @@ def test_the_list_of_commands_cuts_no_summary(monkeypatch):
 
 
 WORDS = {
-    "--against", "--algorithm", "--baselines", "--by", "--cases", "--commit", "--cores", "--device",
-    "--dispatch", "--dtype", "--first", "--for", "--from", "--gpu", "--html", "--hw", "--json",
-    "--links", "--mode", "--model", "--mscclpp", "--network", "--nic-per", "--nixl-plugin",
-    "--nixl-python", "--op", "--ops", "--out", "--path", "--plain", "--provider", "--record",
-    "--routings", "--shape", "--show", "--step-path", "--suite", "--svg", "--tune", "--variants",
-    "--ways", "--who", "--words", "a", "b", "files", "name", "new", "number", "old", "op",
-    "records", "target", "term", "trace",
+    "--against", "--algorithm", "--baselines", "--by", "--cases", "--commit", "--cores",
+    "--deepep", "--device", "--dispatch", "--dtype", "--first", "--for", "--from", "--gpu",
+    "--html", "--hw", "--json", "--links", "--mode", "--model", "--mscclpp", "--network",
+    "--nic-per", "--nixl-plugin", "--nixl-python", "--op", "--ops", "--out", "--path", "--plain",
+    "--provider", "--record", "--routings", "--shape", "--show", "--step-path", "--suite",
+    "--svg", "--tune", "--variants", "--ways", "--who", "--words", "a", "b", "files", "name",
+    "new", "number", "old", "op", "records", "target", "term", "trace",
 }  # fmt: skip
 """Options and arguments that take names and files. Every other one takes a quantity."""
 UNITS = re.compile(

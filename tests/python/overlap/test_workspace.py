@@ -21,6 +21,7 @@ class Core:
     """Of a comm of two ranks, without one."""
 
     rank, size = 0, 2
+    store_address = "127.0.0.1"
 
     def __init__(self, events):
         self.closed, self.events = False, events
