@@ -1,6 +1,7 @@
 """A prefiller in another process, for tests: told by a pipe what to do, killed and stopped."""
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import engine_peers
@@ -10,7 +11,15 @@ import braid
 from braid import kv
 
 PAGES = 64
+LIMIT_S = 30
 LAYOUT = kv.Layout("m", "float32", layers=3, heads=4, page_tokens=8, token_bytes=16)
+
+
+def until(is_so: Callable[[], object]) -> None:
+    end = time.monotonic() + LIMIT_S
+    while not is_so():
+        assert time.monotonic() < end
+        time.sleep(0.002)
 
 
 def content(layer: int, page: int, head: int, layout: kv.Layout, salt: int = 0) -> np.ndarray:

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import engine_peers
 import pytest
-from kv_peers import LAYOUT, Process, Side, fill, memory
+from kv_peers import LAYOUT, LIMIT_S, Process, Side, fill, memory, until
 
 import braid
 from braid import kv, letters
@@ -20,15 +20,7 @@ from braid.engine.region import Region
 from braid.kv.door import Door, ask
 from braid.kv.flying import Flying
 
-LIMIT_S = 30
 TAILED = replace(LAYOUT, tail_bytes=8)
-
-
-def until(is_so):
-    end = time.monotonic() + LIMIT_S
-    while not is_so():
-        assert time.monotonic() < end
-        time.sleep(0.002)
 
 
 @contextmanager

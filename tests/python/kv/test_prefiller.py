@@ -7,19 +7,10 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
-from kv_peers import LAYOUT, Process, Side, fill, is_right
+from kv_peers import LAYOUT, LIMIT_S, Process, Side, fill, is_right, until
 
 import braid
 from braid import kv
-
-LIMIT_S = 30
-
-
-def until(is_so):
-    end = time.monotonic() + LIMIT_S
-    while not is_so():
-        assert time.monotonic() < end
-        time.sleep(0.002)
 
 
 @contextmanager

@@ -10,14 +10,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from kv_peers import LAYOUT, PAGES, Side, fill, is_right, memory
+from kv_peers import LAYOUT, LIMIT_S, PAGES, Side, fill, is_right, memory, until
 
 import braid
 from braid import kv, letters
 from braid.kv.post import VERSION
 from braid.kv.progress import Progress
 
-LIMIT_S = 30
 _numbers = itertools.count()
 
 
@@ -26,13 +25,6 @@ def ends():
     """A prefiller and a decoder that have met."""
     with Side(kv.Prefiller, LAYOUT, "prefill") as prefill, Side(kv.Decoder, LAYOUT, "decode") as d:
         yield prefill, d, d.role.connect([prefill.engine.address], LIMIT_S)
-
-
-def until(is_so):
-    end = time.monotonic() + LIMIT_S
-    while not is_so():
-        assert time.monotonic() < end
-        time.sleep(0.002)
 
 
 def still_serves(prefill, decode, there):
