@@ -8,9 +8,14 @@ before their first communicator is taken off, and the rest is divided by the ran
 
 What is left of the drop-in's in a stage, NCCL's own taken off, is braid's. Without a race large
 messages are braid's, and have their memory.
+
+Some of a first communicator's is the process's: kernels' code, for one. The last stages make two
+more by NCCL's own functions: NCCL connects nothing where braid has the one call, so without a race
+braid's part of one is the growth of init and call, less that of NCCL's init alone.
 """
 
 import argparse
+import ctypes
 import json
 import os
 import subprocess
@@ -23,6 +28,11 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 MIB = 1 << 20
 SMALL, LARGE = 1 * MIB, 64 * MIB
+NCCL_ID_BYTES, NCCL_FLOAT, NCCL_SUM = 128, 7, 0
+
+
+class NcclId(ctypes.Structure):
+    _fields_ = (("internal", ctypes.c_byte * NCCL_ID_BYTES),)
 
 
 # ---- one rank ----
@@ -42,6 +52,7 @@ class Rank:
         dist.init_process_group("nccl")
         self.size = dist.get_world_size()
         self.store = dist.distributed_c10d._get_default_store()
+        self.nccl = ctypes.CDLL(os.environ.get("LD_PRELOAD") or "libnccl.so.2")
         self.sharers = -(-self.size // num_gpus)
         self.num_meetings = 0
         self.before = 0.0
@@ -87,6 +98,33 @@ class Rank:
             dist.all_to_all_single(out, many, group=group)
         torch.cuda.synchronize()
 
+    def communicator(self, name: str) -> int:
+        """Of all ranks, by the functions that programs call; never given back."""
+        identity = NcclId()
+        if self.rank == 0:
+            self.ask("ncclGetUniqueId", ctypes.byref(identity))
+            self.store.set(name, bytes(identity).hex())
+        identity = NcclId.from_buffer_copy(bytes.fromhex(self.store.get(name).decode()))
+        made = ctypes.c_void_p()
+        self.ask("ncclCommInitRank", ctypes.byref(made), self.size, identity, self.rank)
+        assert made.value is not None
+        return made.value
+
+    def ask(self, function: str, *arguments: Any) -> None:
+        """Of the library in the program, or what stands before it."""
+        answer = getattr(self.nccl, function)(*arguments)
+        if answer != 0:
+            raise RuntimeError(f"{function}: {answer}")
+
+    def all_reduce_on(self, communicator: int) -> None:
+        one = self.torch.ones(1, device="cuda")
+        self.ask(
+            "ncclAllReduce", ctypes.c_void_p(one.data_ptr()), ctypes.c_void_p(one.data_ptr()),
+            ctypes.c_size_t(1), NCCL_FLOAT, NCCL_SUM, ctypes.c_void_p(communicator),
+            ctypes.c_void_p(self.torch.cuda.current_stream().cuda_stream),
+        )  # fmt: skip
+        self.torch.cuda.synchronize()
+
     def run(self) -> dict[str, Any]:
         torch, dist = self.torch, self.dist
         torch.zeros(1, device="cuda")
@@ -100,6 +138,11 @@ class Rank:
         self.note("and the same on another communicator")
         self.calls(LARGE, None)
         self.note("and all calls of 64 MiB on the first")
+        for name in ("a third", "a fourth"):
+            made = self.communicator(name)
+            self.note(f"and the init of {name}")
+            self.all_reduce_on(made)
+            self.note(f"and one all_reduce of one element on {name}")
         return {
             "device": torch.cuda.get_device_name(),
             "nccl": ".".join(map(str, torch.cuda.nccl.version())),
