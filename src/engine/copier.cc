@@ -11,6 +11,7 @@ namespace braid::engine {
 namespace {
 constexpr size_t kRoundStretches = 1024;
 constexpr size_t kGpuStretches = 8192;
+constexpr size_t kLongCopies = 64;  // of one call of the driver
 // Of one launch, while more of the list is being written: the first so many, then so many times what
 // was begun. A GPU copies a page of 8 KiB in 6 ns, a processor writes an entry in 0.7.
 constexpr uint64_t kFirstPages = 8192;
@@ -24,6 +25,12 @@ std::string regions_of(const Pull& pull) {
   for (const Plane& plane : pull.planes)
     out += fmt::format("{}{}", out.empty() ? "" : ", ", plane.region);
   return out;
+}
+
+bool is_long(std::span<const PageCopy> copies) {
+  uint64_t bytes = 0;
+  for (const PageCopy& copy : copies) bytes += copy.bytes;
+  return !copies.empty() && bytes / copies.size() >= Gpu::kLongBytes;
 }
 }  // namespace
 
@@ -184,10 +191,27 @@ Result<bool> Copier::copy_stretches(CopyOrder& order, const Region& region, cons
     const sys::DevicePtr here = region.address + s.target_offset;
     copies[i] = order.is_fetch ? PageCopy{there, here, s.bytes} : PageCopy{here, there, s.bytes};
   }
+  if (region.device >= 0 && is_long(copies)) return copy_long(order, copies);
   size_t begun = 0;
   BRAID_ASSIGN_OR_RETURN(const uint64_t mark, ground_.gpu->begin(copies, begun));
   if (begun == 0) return false;
   order.begun += begun;
+  order.mark = mark;
+  return true;
+}
+
+// Each source has a queue of its own. In one queue all targets of the same sources would copy out of
+// the first of them, which has one link for all, and then out of the second: 16 GiB of two trainers
+// came into two workers at 0.64 of what all copies at once have.
+Result<bool> Copier::copy_long(CopyOrder& order, std::span<const PageCopy> copies) {
+  if (queue_ == 0) queue_ = ground_.gpu->next_queue();
+  copies = copies.first(std::min(kLongCopies, copies.size()));
+  std::vector<sys::DeviceCopy> longs;
+  for (const PageCopy& copy : copies)
+    if (copy.bytes != 0) longs.push_back({copy.to, copy.from, copy.bytes});
+  BRAID_ASSIGN_OR_RETURN(const uint64_t mark, ground_.gpu->begin(longs, queue_));
+  if (mark == 0) return false;
+  order.begun += copies.size();
   order.mark = mark;
   return true;
 }

@@ -3,7 +3,8 @@
 //
 //   here   there   pulled                                 fetched: the other way round
 //   host   host    the kernel copies between processes    the same
-//   GPU    GPU     one kernel, the source's memory mapped the same
+//   GPU    GPU     one kernel, the source's memory mapped; the same
+//                  long stretches by copy engines
 //   host   GPU     the same, where our memory is pinned   the same
 //   GPU    host    into a pinned slot, then to the GPU    to a pinned slot, then out of it
 //
@@ -108,6 +109,7 @@ class Copier {
   Result<bool> copy_on_host(CopyOrder& order, const Pairs& pairs);
   Result<bool> copy_by_gpu(CopyOrder& order, const Pairs& pairs);
   Result<bool> copy_stretches(CopyOrder& order, const Region& region, const Lent& lent);
+  Result<bool> copy_long(CopyOrder& order, std::span<const PageCopy> copies);
   Result<bool> copy_pages(CopyOrder& order, const Pairs& pairs);
   Result<PageJob> job_of(const CopyOrder& order, const Pairs& pairs) const;
   Result<bool> pull_through_slot(CopyOrder& order, const Pairs& pairs);
@@ -121,6 +123,7 @@ class Copier {
   std::vector<Opened> opened_;
   BoardView board_;
   sys::DevicePtr board_address_ = 0;  // as our GPU sees it; 0: we have none
+  size_t queue_ = 0;                  // of long copies; 0: there were none
 };
 
 /// The highest number of a page that lies in `whole` bytes; none when not even page 0 does.

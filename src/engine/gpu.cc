@@ -34,6 +34,10 @@ Status Gpu::set_up() {
       fetched_, sys::own<sys::DeviceMemory>(cuda_, cuda_.alloc(kMostFetched * sizeof(PageEntry))));
   BRAID_ASSIGN_OR_RETURN(
       stream_, sys::own<sys::OwnedStream>(cuda_, cuda_.create_stream(sys::StreamPriority::kHigh)));
+  for (sys::OwnedStream& queue : queues_) {
+    BRAID_ASSIGN_OR_RETURN(
+        queue, sys::own<sys::OwnedStream>(cuda_, cuda_.create_stream(sys::StreamPriority::kHigh)));
+  }
   const uint64_t bytes = kPinnedBytes;
   pinned_ = std::make_unique<std::byte[]>(bytes + kPinnedAlignment);
   const auto raw = reinterpret_cast<uintptr_t>(pinned_.get());
@@ -77,8 +81,10 @@ Status Gpu::share_out(std::byte* base, sys::DevicePtr address) {
 Gpu::~Gpu() {
   const Result<sys::CurrentDevice> current = sys::CurrentDevice::use(cuda_, device_);
   (void)current;
-  if (stream_.is_held()) (void)cuda_.synchronize(stream_.get());
+  for (size_t queue = 0; queue <= kQueues; ++queue)
+    if (stream_of(queue).handle != nullptr) (void)cuda_.synchronize(stream_of(queue));
   for (Flight& flight : flights_) flight.event.reset();
+  for (sys::OwnedStream& queue : queues_) queue.reset();
   stream_.reset();
   fetched_.reset();
   registered_.reset();
@@ -126,8 +132,8 @@ Result<Gpu::Flight*> Gpu::free_flight() {
   return flight.is_flying ? nullptr : &flight;
 }
 
-Result<uint64_t> Gpu::fly(Flight& flight) {
-  BRAID_RETURN_IF_ERROR(cuda_.record(flight.event.get(), stream_.get()));
+Result<uint64_t> Gpu::fly(Flight& flight, size_t queue) {
+  BRAID_RETURN_IF_ERROR(cuda_.record(flight.event.get(), stream_of(queue)));
   flight.mark = ++begun_;
   flight.is_flying = true;
   next_flight_ = (next_flight_ + 1) % kFlights;
@@ -195,12 +201,12 @@ Result<uint64_t> Gpu::begin(PageJob job, bool is_near) {
   return fly(*flight);
 }
 
-Result<uint64_t> Gpu::begin(std::span<const sys::DeviceCopy> copies) {
+Result<uint64_t> Gpu::begin(std::span<const sys::DeviceCopy> copies, size_t queue) {
   BRAID_ASSIGN_OR_RETURN(Flight* const flight, free_flight());
   if (flight == nullptr) return uint64_t{0};
   *flight->trouble = 0;
-  BRAID_RETURN_IF_ERROR(cuda_.copy_batch(copies, stream_.get()));
-  return fly(*flight);
+  BRAID_RETURN_IF_ERROR(cuda_.copy_batch(copies, stream_of(queue)));
+  return fly(*flight, queue);
 }
 
 Gpu::Slot* Gpu::free_slot() {

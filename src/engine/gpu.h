@@ -1,7 +1,8 @@
 // The GPU that an engine has memory of: its stream, the kernel that copies pages, and pinned memory
 // of the host for what no kernel reaches.
 //
-// What is begun is done in order, so one number says how far all of it is.
+// What is begun is told to be done in order, so one number says how far all of it is. All but long
+// copies are done in order, too.
 //
 // Threads: the worker's; map_host() and unmap_host() any.
 #pragma once
@@ -37,8 +38,14 @@ class Gpu {
   Result<uint64_t> begin(std::span<const PageCopy> copies, size_t& begun);
   /// Begins the job of a list of pages; as above. `is_near`: both ends are this GPU's memory.
   Result<uint64_t> begin(PageJob job, bool is_near);
-  /// Begins long copies, by the driver's copy engines; as above, all of them.
-  Result<uint64_t> begin(std::span<const sys::DeviceCopy> copies);
+  /// Begins long copies, by the driver's copy engines; as above, all of them. Those of one queue are
+  /// done one after the other, of several at once.
+  Result<uint64_t> begin(std::span<const sys::DeviceCopy> copies, size_t queue = 0);
+  /// From so many bytes on a copy is long: copy engines reach a link's rate by themselves.
+  static constexpr uint64_t kLongBytes = 512 << 10;
+  /// One for each who asks, until there are no more: then one again that somebody else has. 0 is that
+  /// of what kernels copy.
+  size_t next_queue() { return 1 + num_queues_given_++ % kQueues; }
   /// Whether a number of that list was above what the job allows. Once it is done.
   bool had_trouble(uint64_t mark) const;
   /// All up to this mark are done.
@@ -99,8 +106,11 @@ class Gpu {
   Status share_out(std::byte* base, sys::DevicePtr address);
   /// The next launch's; null when all fly.
   Result<Flight*> free_flight();
-  Result<uint64_t> fly(Flight& flight);
+  Result<uint64_t> fly(Flight& flight, size_t queue = 0);
   void land(Flight& flight);
+  sys::Stream stream_of(size_t queue) const {
+    return queue == 0 ? stream_.get() : queues_[queue - 1].get();
+  }
 
   sys::Cuda& cuda_;
   const int device_;
@@ -110,6 +120,10 @@ class Gpu {
   std::shared_ptr<sys::LoadedKernels> kernels_;
   sys::Kernel kernel_, list_kernel_, fetch_kernel_;
   sys::OwnedStream stream_;
+  // Two copies out of GPUs that are not the same take half of our link each, and of each GPU's.
+  static constexpr size_t kQueues = 8;
+  std::array<sys::OwnedStream, kQueues> queues_;
+  size_t num_queues_given_ = 0;
   sys::DeviceMemory fetched_;  // a list; the next one is brought behind the job that reads this one
   std::array<Flight, kFlights> flights_;
   size_t next_flight_ = 0;

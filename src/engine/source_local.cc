@@ -10,9 +10,6 @@ namespace braid::engine {
 namespace {
 constexpr size_t kBoardStretches = 64;        // from so many on, lists of pages have a board
 constexpr uint64_t kLeastStaged = 256 << 10;  // less is through the target's slot sooner
-// Pages so long are the copy engines' work: they reach PCIe's rate by themselves, and the target's
-// kernels run meanwhile. Of two processes' kernels a GPU runs one's at a time.
-constexpr uint64_t kLongBytes = 512 << 10;
 constexpr size_t kMostGathered = 4096;  // stretches of a slot
 
 /// As it lies, not staged.
@@ -211,7 +208,8 @@ Result<bool> Source::gather_pages(Transfer& t, uint32_t slot, Gathered& out) {
     out.pull.planes.push_back(
         {plane.remote->id, ground_.stage->region().id, job.planes[i].to, plane.their_offset});
   }
-  if (run.page_bytes >= kLongBytes) {
+  // The target's kernels run meanwhile: of two processes' kernels a GPU runs one's at a time.
+  if (run.page_bytes >= Gpu::kLongBytes) {
     std::vector<sys::DeviceCopy> copies;
     const PageEntry* const entries = board_->entries() + run.list_at + first;
     for (uint64_t p = 0; p < num_planes; ++p)
@@ -254,7 +252,7 @@ Result<bool> Source::gather_stretches(Transfer& t, uint32_t slot, Gathered& out)
     used += piece.bytes;
   }
   size_t begun = 0;
-  if (used / copies.size() >= kLongBytes) {
+  if (used / copies.size() >= Gpu::kLongBytes) {
     std::vector<sys::DeviceCopy> longs;
     for (const PageCopy& copy : copies) longs.push_back({copy.to, copy.from, copy.bytes});
     BRAID_ASSIGN_OR_RETURN(out.mark, ground_.gpu->begin(longs));

@@ -1,5 +1,6 @@
 // Memory of a GPU, on a fake one: what is copied where, by which way.
 #include <algorithm>
+#include <mutex>
 #include <numeric>
 #include <random>
 
@@ -425,6 +426,70 @@ TEST_F(GpuMemory, ATargetThatIsReplacedGivesItsSlotsBack) {
     ASSERT_NE(hand.ground.gpu->free_slot(), nullptr) << "after " << i << " of them";
     (void)target.progress();
   }
+}
+
+/// Notes in which streams copy engines copy.
+class NotesQueues : public sys::FakeCuda {
+ public:
+  Status copy_batch(std::span<const sys::DeviceCopy> copies, sys::Stream stream) override {
+    {
+      const std::lock_guard lock(notes_mutex_);
+      queues_.push_back(stream.handle);
+    }
+    return FakeCuda::copy_batch(copies, stream);
+  }
+  std::vector<void*> queues() const {
+    const std::lock_guard lock(notes_mutex_);
+    return queues_;
+  }
+
+ private:
+  mutable std::mutex notes_mutex_;
+  std::vector<void*> queues_;
+};
+
+using LongCopies = OfOneGpu<NotesQueues>;
+
+TEST_F(LongCopies, OfEachSourceHaveAQueueOfTheirOwn) {
+  constexpr size_t kBytes = 3 << 20;
+  const auto c = make("c");
+  OnGpu from_a(cuda, *a, kBytes, 1), from_b(cuda, *b, kBytes, 2), to(cuda, *c, 4 * kBytes, 3);
+  std::atomic<int> num_kernels = 0;
+  cuda.define_kernel("braid_copy_pages", [&](const sys::LaunchShape& shape, std::span<void*> all) {
+    ++num_kernels;
+    return copy_pages(shape, all);
+  });
+  const auto place = [&](Engine& engine, uint64_t number) {
+    return RemoteSpot{import_from(engine, to.descriptor), number * kBytes};
+  };
+  ASSERT_TRUE(is_ok(wait(a->write({from_a.region, 0}, place(*a, 0), kBytes, under(1)))));
+  ASSERT_TRUE(is_ok(wait(b->write({from_b.region, 0}, place(*b, 1), kBytes, under(1)))));
+  ASSERT_TRUE(is_ok(wait(a->write({from_a.region, 0}, place(*a, 2), kBytes, under(1)))));
+  ASSERT_TRUE(is_ok(wait(b->read({from_b.region, 0}, place(*b, 0), kBytes))));
+  EXPECT_EQ(c->count(1), 3);
+  const auto part = [&](size_t number) {
+    return std::vector<std::byte>(to.memory() + number * kBytes,
+                                  to.memory() + (number + 1) * kBytes);
+  };
+  EXPECT_EQ(part(0), from_a.content());
+  EXPECT_EQ(part(1), pattern(kBytes, 2));
+  EXPECT_EQ(part(2), from_a.content());
+  EXPECT_EQ(from_b.content(), from_a.content());
+  const std::vector<void*> queues = cuda.queues();
+  ASSERT_EQ(queues.size(), 4);
+  EXPECT_NE(queues[0], queues[1]);
+  EXPECT_EQ(queues[0], queues[2]);
+  EXPECT_EQ(queues[1], queues[3]);
+  EXPECT_EQ(num_kernels, 0);
+}
+
+TEST_F(LongCopies, ShortStretchesAreAKernels) {
+  OnGpu from(cuda, *a, 300'000, 1), to(cuda, *b, 300'000, 2);
+  ASSERT_TRUE(is_ok(
+      wait(a->write({from.region, 0}, {import_from(*a, to.descriptor), 0}, 300'000, under(1)))));
+  EXPECT_EQ(b->count(1), 1);
+  EXPECT_EQ(to.content(), from.content());
+  EXPECT_TRUE(cuda.queues().empty());
 }
 
 // It has no NIC that could say where.
