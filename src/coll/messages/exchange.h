@@ -87,6 +87,8 @@ class Exchange {
 
   // exchange.cc: what this rank does by itself.
   void move();
+  /// Whether step() has something to tell.
+  bool has_news() const;
   void announce(int peer, Open& open);
   void put_announcement(int link, int peer, const Open& open);
   void agree(int peer, Open& open, const comm::Announcement& theirs);
@@ -113,12 +115,14 @@ class Exchange {
 
   // exchange_watch.cc: what ends messages that do not get on.
   void watch();
+  void look_for_the_gone();
+  transport::PeerSet left_with_open() const;
+  const Open* first_open(int peer) const;
   bool owes_nothing(int peer) const;
   void look_at_links(int64_t now);
   void probe(int link, int peer);
   void look_at_farewell(int64_t now);
   void look_at(int peer, Open& open, int64_t now);
-  std::string words_of(int peer, const Open& open) const;
   void stop(Status status);
 
   comm::CallGuard guard_;
