@@ -66,6 +66,12 @@ int Exchange::post(const Message& message) {
   return next_id_++;
 }
 
+Status Exchange::give_up(const Message& message, const Status& why) {
+  BRAID_RETURN_IF_ERROR(guard_.status());
+  stop(why.with_context(to_words(message)));
+  return end_comm(state_, status_);
+}
+
 void Exchange::announce(int peer, Open& open) {
   const Message& m = open.message;
   const int link = outbox_->first_usable_link(peer);

@@ -59,6 +59,11 @@ class Exchange {
   /// Whether step() has something to do or to tell: post() alone may find a message wrong.
   bool has_open() const { return num_open_ > 0 || !ended_.empty(); }
 
+  /// The end of a message that only this rank knows it cannot post, though its arguments are right: the
+  /// peer would wait for it until the deadline. So the comm ends, with all messages, and every rank
+  /// hears why at once. Answers the cause.
+  Status give_up(const Message& message, const Status& why);
+
   struct Ended {
     int id = 0;
     Status status;

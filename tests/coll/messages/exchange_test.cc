@@ -145,6 +145,28 @@ TEST(Messages, LengthsAndTypesThatDifferAreRefusedOnBothAndTheCommGoesOn) {
   });
 }
 
+// As of GPU memory for which this rank has no host memory (on_gpu.h).
+TEST(Messages, OneThatIsGivenUpEndsAllOnEveryRank) {
+  run_comms(3, {{"BRAID_LINKS", "shm"}, {"BRAID_TIMEOUT", "60s"}}, [](comm::Comm& comm) {
+    const int64_t begin_ns = now_ns();
+    std::vector<int64_t> got(10);
+    Status status;
+    if (comm.rank() == 0) {
+      Exchange open(comm);
+      open.post({kIn, 2, got.data(), 10, Dtype::kInt64});
+      const Message given_up{kIn, 1, got.data(), 10, Dtype::kInt64};
+      status = open.give_up(given_up, exhausted("no host memory"));
+      EXPECT_EQ(open.step().status().message(), status.message());
+    } else {
+      status = comm.rank() == 1 ? send_numbers(comm, got, 0) : recv_numbers(comm, got, 1);
+    }
+    EXPECT_EQ(status.code(), Code::kExhausted);
+    EXPECT_EQ(status.message(), "recv of 10 int64 from rank 1: no host memory");
+    EXPECT_EQ(barrier(comm).message(), "an earlier call failed: " + status.message());
+    EXPECT_LT(now_ns() - begin_ns, 30_s);
+  });
+}
+
 // Rank 1's word that all has arrived lies in rank 0's lane unread when rank 0 hears that it is gone.
 TEST(Messages, WhoReceivedAndLeftOrDiedAtOnceHasReceived) {
   const std::vector<int64_t> data = numbers(3, 20'000);
