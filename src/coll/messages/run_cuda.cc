@@ -41,9 +41,13 @@ Result<StagedMessage> StagedMessage::make(const comm::Comm& comm, sys::Cuda& cud
   BRAID_ASSIGN_OR_RETURN(const sys::CaptureState capture, cuda.capture_state(stream));
   if (capture != sys::CaptureState::kNone)
     return unsupported("a message of GPU memory waits for its peer and cannot be captured");
-  BRAID_RETURN_IF_ERROR(staged.pin());
-  if (message.way == Message::Way::kSend) BRAID_RETURN_IF_ERROR(staged.copy());
   return staged;
+}
+
+Status StagedMessage::stage() {
+  BRAID_ASSIGN_OR_RETURN(const auto scope, sys::CurrentDevice::use(*cuda_, gpu_));
+  BRAID_RETURN_IF_ERROR(pin());
+  return on_gpu_.way == Message::Way::kSend ? copy() : Status();
 }
 
 Status StagedMessage::pin() {
@@ -51,7 +55,7 @@ Status StagedMessage::pin() {
   const size_t whole_pages = (bytes_of(on_gpu_) + kPage - 1) / kPage * kPage;
   if (whole_pages == 0) return {};
   memory_.reset(std::aligned_alloc(kPage, whole_pages));
-  if (!memory_) return exhausted("no host memory for a message of {} bytes", bytes_of(on_gpu_));
+  if (!memory_) return exhausted("no host memory for {} bytes", bytes_of(on_gpu_));
   BRAID_RETURN_IF_ERROR(cuda_->register_host(memory_.get(), whole_pages).status());
   pinned_ = sys::RegisteredHost(*cuda_, memory_.get());
   on_host_.data = memory_.get();
@@ -82,6 +86,8 @@ Status exchange_one(comm::Comm& comm, sys::Cuda& cuda, int gpu, const Message& m
                     sys::Stream stream) {
   BRAID_ASSIGN_OR_RETURN(StagedMessage staged,
                          StagedMessage::make(comm, cuda, gpu, message, stream));
+  const Status ready = staged.stage();
+  if (!ready.ok()) return Exchange(comm).give_up(message, ready);
   BRAID_RETURN_IF_ERROR(exchange(comm, {&staged.on_host(), 1}));
   return staged.finish();
 }
