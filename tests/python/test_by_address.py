@@ -324,7 +324,12 @@ def test_behind_calls_that_are_under_way_it_goes_the_long_way(gpu_ranks):
         if comm.rank == 0:
             message = comm.irecv(np.zeros(1), 1)
             assert comm._calls.are_under_way
-            assert comm._by_address.all_reduce(torch.ones(2), "sum", None, None) is None
+            x, short = torch.ones(2), comm._by_address
+            assert short.all_reduce(x, "sum", None, None) is None
+            assert short.reduce_scatter(x, "sum", None, None) is None
+            for move in (short.all_gather, short.all_to_all):
+                assert move(x, None, None) is None
+            assert short.broadcast(x, 0, None) is None
             message.wait()
         else:
             comm.send(np.zeros(1), 0)
