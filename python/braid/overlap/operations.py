@@ -209,7 +209,7 @@ class _Kernels:
     def ready(self, shape: Shape, way: Way) -> _Ready:
         """The shape's calls in that way."""
         if way == SEQUENTIAL:
-            return sequential.OnGpu(shape, self.gpu)
+            return sequential.on_gpu(shape, self.gpu)
         return _ByKernels(self, shape, way, self._comm.rank)
 
     def room(self, nbytes: int) -> tuple[int, int]:

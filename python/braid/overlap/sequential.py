@@ -41,46 +41,59 @@ class Anywhere:
         return run(comm, self._op, plain(x), plain(w), b, self._is_kn)
 
 
-class OnGpu:
-    """Those of several ranks that kernels could take as well: but for addresses all is known, so
-    they cost the host no more than their parts by themselves.
+class Gathered:
+    """Calls of one shape of several ranks on a GPU, of which kernels could take as well: but for
+    addresses all is known, so they cost the host about what their parts by themselves do.
     """
 
     def __init__(self, shape: Shape, gpu: int) -> None:
-        self._op, self._is_kn, self._dtype, self._gpu = shape.op, shape.is_kn, shape.dtype, gpu
-        self._code = _braid.dtype_code(str(shape.dtype).removeprefix("torch."))
-        self._sum = _braid.redop_code("sum")
-        is_gathered = shape.op is Op.AG_GEMM
-        self._got = shape.result_rows, shape.depth if is_gathered else shape.columns
-        self._count = shape.rows * shape.depth if is_gathered else self._got[0] * self._got[1]
+        self._is_kn, self._gpu, self._code = shape.is_kn, gpu, _code_of(shape)
+        self._whole, self._count = (shape.result_rows, shape.depth), shape.rows * shape.depth
+        self._enqueue = _braid.all_gather_on
 
     def run(
         self, comm: Comm, x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None
     ) -> torch.Tensor:
-        x, w = fit(x), fit(w)
-        if self._op is Op.AG_GEMM:
-            made = product(self._gathered(comm, x), w, self._is_kn)
-        else:
-            made = self._summed(comm, product(x, w, self._is_kn).contiguous())
+        x, w, gpu = fit(x), fit(w), self._gpu
+        whole = x.new_empty(*self._whole)
+        comm._calls.run(
+            "all_gather", self._enqueue, comm._core, gpu, x.data_ptr(), whole.data_ptr(),
+            self._count, self._code, current_stream(gpu),
+        )  # fmt: skip
+        made = product(whole, w, self._is_kn)
         return made if bias is None else made + fit(bias)
 
-    def _gathered(self, comm: Comm, x: torch.Tensor) -> torch.Tensor:
-        out = x.new_empty(*self._got)
-        comm._calls.run(
-            "all_gather", _braid.all_gather_on, comm._core, self._gpu, x.data_ptr(),
-            out.data_ptr(), self._count, self._code, current_stream(self._gpu),
-        )  # fmt: skip
-        return out
 
-    def _summed(self, comm: Comm, parts: torch.Tensor) -> torch.Tensor:
-        is_cut = self._op is Op.GEMM_RS
-        if parts.dtype is not self._dtype:  # the product's under autocast
-            return comm.reduce_scatter(parts) if is_cut else comm.all_reduce(parts)
-        out = parts.new_empty(*self._got) if is_cut else parts
-        numbers = self._count, self._code, self._sum, current_stream(self._gpu)
-        on = comm._core, self._gpu, parts.data_ptr(), out.data_ptr()
-        if is_cut:
-            comm._calls.run("reduce_scatter", _braid.reduce_scatter_on, *on, *numbers)
-        else:
-            comm._calls.run("all_reduce", _braid.all_reduce_on, *on, *numbers)
-        return out
+class Summed:
+    """The same where sums come behind the product."""
+
+    def __init__(self, shape: Shape, gpu: int) -> None:
+        self._is_kn, self._gpu, self._code = shape.is_kn, gpu, _code_of(shape)
+        self._dtype, self._op = shape.dtype, _braid.redop_code("sum")
+        self._shard, self._is_cut = (shape.result_rows, shape.columns), shape.op is Op.GEMM_RS
+        self._count = shape.result_rows * shape.columns
+        self._name = "reduce_scatter" if self._is_cut else "all_reduce"
+        self._enqueue = _braid.reduce_scatter_on if self._is_cut else _braid.all_reduce_on
+
+    def run(
+        self, comm: Comm, x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None
+    ) -> torch.Tensor:
+        parts, gpu = product(fit(x), fit(w), self._is_kn), self._gpu
+        if parts.dtype is self._dtype:
+            made = parts.new_empty(*self._shard) if self._is_cut else parts
+            comm._calls.run(
+                self._name, self._enqueue, comm._core, gpu, parts.data_ptr(), made.data_ptr(),
+                self._count, self._code, self._op, current_stream(gpu),
+            )  # fmt: skip
+        else:  # under autocast
+            made = comm.reduce_scatter(parts) if self._is_cut else comm.all_reduce(parts)
+        return made if bias is None else made + fit(bias)
+
+
+def _code_of(shape: Shape) -> int:
+    return _braid.dtype_code(str(shape.dtype).removeprefix("torch."))
+
+
+def on_gpu(shape: Shape, gpu: int) -> Gathered | Summed:
+    """Of dense tensors, or what fit() makes of them."""
+    return (Gathered if shape.op is Op.AG_GEMM else Summed)(shape, gpu)

@@ -48,7 +48,7 @@ def test_both_ways_have_the_same_bits(ranks, monkeypatch, dtype, layout):
         leaf = w.t().contiguous().t().clone(memory_format=torch.preserve_format).requires_grad_()
         for op in Op:
             shape = shape_of(op, x, w, None, layout, comm.size)
-            ready = sequential.OnGpu(shape, 0)
+            ready = sequential.on_gpu(shape, 0)
             for b in (None, bias):
                 for xs, ws in ((x, w), (gap, w), (torch._neg_view(-x), leaf)):
                     core.calls.clear()
@@ -79,7 +79,7 @@ def test_behind_calls_that_are_under_way_it_waits_for_its_turn(ranks, monkeypatc
             message = comm.irecv(np.zeros(1), 1) if comm.rank == 0 else None
             if comm.rank == 1:
                 comm.send(np.zeros(1), 0)
-            call = partial(sequential.OnGpu(shape_of(op, x, w, None, "nk", 2), 0).run, comm, x, w)
+            call = partial(sequential.on_gpu(shape_of(op, x, w, None, "nk", 2), 0).run, comm, x, w)
             call(None)
             if message is not None:
                 message.wait()
@@ -106,7 +106,7 @@ def test_under_autocast_sums_are_of_its_type(ranks, monkeypatch):
         for op in (Op.GEMM_RS, Op.GEMM_AR):
             with torch.autocast("cpu", dtype=torch.bfloat16):
                 wanted = sequential.run(comm, op, x, w, None, False)
-                made = sequential.OnGpu(shape_of(op, x, w, None, "nk", 2), 0).run(comm, x, w, None)
+                made = sequential.on_gpu(shape_of(op, x, w, None, "nk", 2), 0).run(comm, x, w, None)
             assert made.dtype == wanted.dtype == torch.bfloat16
             assert torch.equal(made, wanted)
         assert len(core.calls) == 4
@@ -128,6 +128,6 @@ def test_a_closed_comm_is_said_to_be(ranks, monkeypatch):
         comm.close()
         for op in Op:
             with pytest.raises(braid.InvalidArgument, match="closed"):
-                sequential.OnGpu(shape_of(op, x, w, None, "nk", 2), 0).run(comm, x, w, None)
+                sequential.on_gpu(shape_of(op, x, w, None, "nk", 2), 0).run(comm, x, w, None)
 
     ranks(2, body)
