@@ -102,8 +102,9 @@ IMPORTS: dict[str, list[str]] = {
     "weights.doors": ["errors", "engine", "weights", "braid"],
     "moe": ["_braid", "errors", "arrays", "split", "comm"],
     "overlap": ["_braid", "errors", "by_address", "comm"],
-    "torch": ["_braid", "errors", "split", "comm", "braid", "overlap"],
-    "torch.moe": ["_braid", "errors", "comm", "moe"],
+    "torch.streams": [],
+    "torch": ["_braid", "errors", "split", "comm", "braid", "overlap", "torch.streams"],
+    "torch.moe": ["_braid", "errors", "comm", "moe", "torch.streams"],
     "stand_ins": ["moe", "torch.moe"],  # on the path of programs; nothing imports them
     "plan.shipped": [],
     "plan.formulas": ["plan.shipped"],
@@ -131,7 +132,9 @@ IMPORTS |= {
 }
 # The commands: nothing imports them, and they start with no more than they need.
 IMPORTS["cli"] = [
-    name for name in IMPORTS if name not in ("torch", "overlap", "torch.moe", "stand_ins")
+    name
+    for name in IMPORTS
+    if name not in ("torch", "overlap", "torch.streams", "torch.moe", "stand_ins")
 ]
 
 # Headers that cost compile time or belong to a foreign library -> files that may include them.

@@ -2,11 +2,13 @@
 // places are python/braid/torch/moe's business, who knows its tensors; here are the calls of
 // moe/gpu/buffer.h in the order of the comm's.
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
 #include <memory>
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include "coll/device/entry.h"
@@ -121,27 +123,62 @@ void layout(PyGpuMoe& self, uint64_t ids, int num_tokens, int num_topk, int num_
   });
 }
 
-std::unique_ptr<GpuSend> send_dispatch(PyGpuMoe& self, uint64_t x, uint64_t ids, uint64_t weights,
-                                       bool has_weights, int num_tokens, int hidden, int num_topk,
-                                       int max_tokens, int num_experts, const std::string& dtype,
-                                       int form, uint64_t ticket, uint64_t stream, int num_sms) {
-  auto send = std::make_unique<GpuSend>();
-  moe::LowLatencyDispatch& d = send->dispatch;
+/// Of both low-latency calls: tokens, hidden, K, M, experts.
+using Sizes = std::tuple<int, int, int, int, int>;
+
+template <typename Call>
+void set_sizes(Call& call, const Sizes& sizes) {
+  int hidden = 0;
+  std::tie(call.num_tokens, hidden, call.num_topk, call.max_tokens, call.num_experts) = sizes;
+  call.hidden = static_cast<uint64_t>(hidden);
+}
+
+moe::LowLatencyDispatch dispatch_of(uint64_t x, uint64_t ids, uint64_t weights, bool has_weights,
+                                    const Sizes& sizes, const std::string& dtype, int form) {
+  moe::LowLatencyDispatch d;
+  set_sizes(d, sizes);
   d.x = at<std::byte>(x);
   d.dtype = dtype_of(dtype);
-  d.hidden = static_cast<uint64_t>(hidden);
   d.ids = at<int64_t>(ids);
   d.weights = at<float>(weights);
   d.has_weights = has_weights;
-  d.num_tokens = num_tokens;
-  d.num_topk = num_topk;
-  d.max_tokens = max_tokens;
-  d.num_experts = num_experts;
   d.form = static_cast<moe::ScaleForm>(form);
+  return d;
+}
+
+moe::LowLatencyRows rows_at(uint64_t x, uint64_t scales, uint64_t count, uint64_t src_info,
+                            uint64_t slots, uint64_t layout_range, uint64_t wait_ns,
+                            const moe::CopyTable& copies) {
+  return {
+      at<std::byte>(x),   at<std::byte>(scales),     at<int32_t>(count),   at<int32_t>(src_info),
+      at<int32_t>(slots), at<int64_t>(layout_range), at<int64_t>(wait_ns), copies};
+}
+
+void run_dispatch(PyGpuMoe& self, uint64_t x, uint64_t ids, uint64_t weights, bool has_weights,
+                  const Sizes& sizes, const std::string& dtype, int form, uint64_t ticket,
+                  uint64_t out, uint64_t scales, uint64_t count, uint64_t src_info, uint64_t slots,
+                  uint64_t layout_range, uint64_t stats, uint64_t wait_ns, uint64_t copy_counts,
+                  uint64_t copy_tokens, uint64_t copy_places, uint64_t copy_weights,
+                  uint64_t stream, int num_sms) {
+  const auto call = dispatch_of(x, ids, weights, has_weights, sizes, dtype, form);
+  const auto rows = rows_at(out, scales, count, src_info, slots, layout_range, wait_ns,
+                            copies_at(copy_counts, copy_tokens, copy_places, copy_weights));
+  self.enqueue([&](moe::gpu::Buffer& buffer, comm::Device& device) {
+    return buffer.run(device, call, rows, at<int32_t>(stats), at<moe::gpu::Ticket>(ticket),
+                      launch_on(stream, num_sms));
+  });
+}
+
+std::unique_ptr<GpuSend> send_dispatch(PyGpuMoe& self, uint64_t x, uint64_t ids, uint64_t weights,
+                                       bool has_weights, const Sizes& sizes,
+                                       const std::string& dtype, int form, uint64_t ticket,
+                                       uint64_t stream, int num_sms) {
+  auto send = std::make_unique<GpuSend>();
+  send->dispatch = dispatch_of(x, ids, weights, has_weights, sizes, dtype, form);
   send->ticket = at<moe::gpu::Ticket>(ticket);
   self.enqueue([&](moe::gpu::Buffer& buffer, comm::Device& device) -> Status {
-    BRAID_ASSIGN_OR_RETURN(send->number,
-                           buffer.send(device, d, send->ticket, launch_on(stream, num_sms)));
+    BRAID_ASSIGN_OR_RETURN(send->number, buffer.send(device, send->dispatch, send->ticket,
+                                                     launch_on(stream, num_sms)));
     return {};
   });
   return send;
@@ -151,44 +188,58 @@ void receive_dispatch(PyGpuMoe& self, GpuSend& send, uint64_t x, uint64_t scales
                       uint64_t src_info, uint64_t slots, uint64_t layout_range, uint64_t stats,
                       uint64_t wait_ns, uint64_t copy_counts, uint64_t copy_tokens,
                       uint64_t copy_places, uint64_t copy_weights, uint64_t stream, int num_sms) {
-  const moe::LowLatencyRows rows{
-      at<std::byte>(x),     at<std::byte>(scales),
-      at<int32_t>(count),   at<int32_t>(src_info),
-      at<int32_t>(slots),   at<int64_t>(layout_range),
-      at<int64_t>(wait_ns), copies_at(copy_counts, copy_tokens, copy_places, copy_weights)};
+  const auto rows = rows_at(x, scales, count, src_info, slots, layout_range, wait_ns,
+                            copies_at(copy_counts, copy_tokens, copy_places, copy_weights));
   self.enqueue([&](moe::gpu::Buffer& buffer, comm::Device& device) {
     return buffer.receive(device, send.number, send.dispatch, rows, at<int32_t>(stats), send.ticket,
                           launch_on(stream, num_sms));
   });
 }
 
-std::unique_ptr<GpuSend> send_combine(PyGpuMoe& self, uint64_t x, uint64_t slots,
-                                      uint64_t layout_range, uint64_t ids, uint64_t weights,
-                                      int num_tokens, int hidden, int num_topk, int max_tokens,
-                                      int num_experts, const std::string& dtype, bool sums_by_rank,
-                                      uint64_t copy_counts, uint64_t copy_tokens,
-                                      uint64_t copy_places, uint64_t copy_weights, uint64_t of,
-                                      uint64_t ticket, uint64_t stream, int num_sms) {
-  auto send = std::make_unique<GpuSend>();
-  moe::LowLatencyCombine& c = send->combine;
+moe::LowLatencyCombine combine_of(uint64_t x, uint64_t slots, uint64_t layout_range, uint64_t ids,
+                                  uint64_t weights, const Sizes& sizes, const std::string& dtype,
+                                  bool sums_by_rank, const moe::CopyTable& copies) {
+  moe::LowLatencyCombine c;
+  set_sizes(c, sizes);
   c.x = at<std::byte>(x);
   c.dtype = dtype_of(dtype);
-  c.hidden = static_cast<uint64_t>(hidden);
   c.slots = at<int32_t>(slots);
   c.layout_range = at<int64_t>(layout_range);
   c.ids = at<int64_t>(ids);
   c.weights = at<float>(weights);
-  c.num_tokens = num_tokens;
-  c.num_topk = num_topk;
-  c.max_tokens = max_tokens;
-  c.num_experts = num_experts;
   c.sums_by_rank = sums_by_rank;
-  c.copies = copies_at(copy_counts, copy_tokens, copy_places, copy_weights);
+  c.copies = copies;
+  return c;
+}
+
+void run_combine(PyGpuMoe& self, uint64_t x, uint64_t slots, uint64_t layout_range, uint64_t ids,
+                 uint64_t weights, const Sizes& sizes, const std::string& dtype, bool sums_by_rank,
+                 uint64_t copy_counts, uint64_t copy_tokens, uint64_t copy_places,
+                 uint64_t copy_weights, uint64_t of, uint64_t ticket, uint64_t out,
+                 uint64_t wait_ns, uint64_t stream, int num_sms) {
+  const auto call = combine_of(x, slots, layout_range, ids, weights, sizes, dtype, sums_by_rank,
+                               copies_at(copy_counts, copy_tokens, copy_places, copy_weights));
+  self.enqueue([&](moe::gpu::Buffer& buffer, comm::Device& device) {
+    return buffer.run(device, call, at<std::byte>(out), at<int64_t>(wait_ns),
+                      at<moe::gpu::Ticket>(of), at<moe::gpu::Ticket>(ticket),
+                      launch_on(stream, num_sms));
+  });
+}
+
+std::unique_ptr<GpuSend> send_combine(PyGpuMoe& self, uint64_t x, uint64_t slots,
+                                      uint64_t layout_range, uint64_t ids, uint64_t weights,
+                                      const Sizes& sizes, const std::string& dtype,
+                                      bool sums_by_rank, uint64_t copy_counts, uint64_t copy_tokens,
+                                      uint64_t copy_places, uint64_t copy_weights, uint64_t of,
+                                      uint64_t ticket, uint64_t stream, int num_sms) {
+  auto send = std::make_unique<GpuSend>();
+  send->combine = combine_of(x, slots, layout_range, ids, weights, sizes, dtype, sums_by_rank,
+                             copies_at(copy_counts, copy_tokens, copy_places, copy_weights));
   send->of = at<moe::gpu::Ticket>(of);
   send->ticket = at<moe::gpu::Ticket>(ticket);
   self.enqueue([&](moe::gpu::Buffer& buffer, comm::Device& device) -> Status {
-    BRAID_ASSIGN_OR_RETURN(
-        send->number, buffer.send(device, c, send->of, send->ticket, launch_on(stream, num_sms)));
+    BRAID_ASSIGN_OR_RETURN(send->number, buffer.send(device, send->combine, send->of, send->ticket,
+                                                     launch_on(stream, num_sms)));
     return {};
   });
   return send;
@@ -202,14 +253,14 @@ void receive_combine(PyGpuMoe& self, GpuSend& send, uint64_t out, uint64_t wait_
   });
 }
 
-std::unique_ptr<GpuBegun> begin(PyGpuMoe& self, uint64_t x, uint64_t side, uint64_t is_in_rank,
-                                uint64_t per_expert, uint64_t ids, uint64_t weights, int num_tokens,
-                                int64_t row_bytes, int64_t side_bytes, int num_topk,
-                                int num_experts, bool has_ids, bool has_weights, uint64_t of,
-                                uint64_t ticket, uint64_t incoming, bool tells_host,
-                                uint64_t stream, int num_sms) {
-  auto begun = std::make_unique<GpuBegun>();
-  moe::Dispatch& d = begun->call;
+/// Of a normal dispatch: tokens, bytes of a row and of a row of scales, K, experts.
+using NormalSizes = std::tuple<int, int64_t, int64_t, int, int>;
+
+moe::Dispatch dispatch_of(uint64_t x, uint64_t side, uint64_t is_in_rank, uint64_t per_expert,
+                          uint64_t ids, uint64_t weights, const NormalSizes& sizes, bool has_ids,
+                          bool has_weights) {
+  const auto [num_tokens, row_bytes, side_bytes, num_topk, num_experts] = sizes;
+  moe::Dispatch d;
   d.x = at<std::byte>(x);
   d.row_bytes = static_cast<uint64_t>(row_bytes);
   d.side = at<std::byte>(side);
@@ -223,15 +274,52 @@ std::unique_ptr<GpuBegun> begin(PyGpuMoe& self, uint64_t x, uint64_t side, uint6
   d.has_weights = has_weights;
   d.num_topk = num_topk;
   d.num_experts = num_experts;
+  return d;
+}
+
+moe::DispatchedRows dispatched_at(uint64_t x, uint64_t side, uint64_t ids, uint64_t weights,
+                                  uint64_t source_token, int num_rows) {
+  return {at<std::byte>(x),   at<std::byte>(side),       at<int64_t>(ids),
+          at<float>(weights), at<int32_t>(source_token), num_rows};
+}
+
+/// Both steps, or neither: what is begun and cannot be finished is given up.
+void run(PyGpuMoe& self, uint64_t x, uint64_t side, uint64_t is_in_rank, uint64_t per_expert,
+         uint64_t ids, uint64_t weights, const NormalSizes& sizes, bool has_ids, bool has_weights,
+         uint64_t of, uint64_t ticket, uint64_t incoming, uint64_t out, uint64_t out_side,
+         uint64_t out_ids, uint64_t out_weights, uint64_t source_token, int num_rows,
+         uint64_t stream, int num_sms) {
+  const auto call =
+      dispatch_of(x, side, is_in_rank, per_expert, ids, weights, sizes, has_ids, has_weights);
+  const auto rows = dispatched_at(out, out_side, out_ids, out_weights, source_token, num_rows);
+  auto* const words = at<int32_t>(incoming);
+  const auto* const first = at<moe::gpu::Ticket>(of);
+  auto* const own = at<moe::gpu::Ticket>(ticket);
+  self.enqueue([&](moe::gpu::Buffer& buffer, comm::Device& device) {
+    const moe::gpu::Launch launch = launch_on(stream, num_sms);
+    const Status done = buffer.run(device, call, rows, first, own, words, launch);
+    if (!done.ok()) (void)buffer.abandon(device, call, first, own, words, launch);
+    return done;
+  });
+}
+
+std::unique_ptr<GpuBegun> begin(PyGpuMoe& self, uint64_t x, uint64_t side, uint64_t is_in_rank,
+                                uint64_t per_expert, uint64_t ids, uint64_t weights,
+                                const NormalSizes& sizes, bool has_ids, bool has_weights,
+                                uint64_t of, uint64_t ticket, uint64_t incoming, bool tells_host,
+                                uint64_t stream, int num_sms) {
+  auto begun = std::make_unique<GpuBegun>();
+  begun->call =
+      dispatch_of(x, side, is_in_rank, per_expert, ids, weights, sizes, has_ids, has_weights);
   begun->of = at<moe::gpu::Ticket>(of);
   begun->ticket = at<moe::gpu::Ticket>(ticket);
   begun->words = at<int32_t>(incoming);
   self.enqueue([&](moe::gpu::Buffer& buffer, comm::Device& device) -> Status {
-    BRAID_RETURN_IF_ERROR(buffer.begin(device, d, begun->of, begun->ticket, begun->words,
+    BRAID_RETURN_IF_ERROR(buffer.begin(device, begun->call, begun->of, begun->ticket, begun->words,
                                        tells_host, launch_on(stream, num_sms)));
     if (!tells_host) return {};
-    BRAID_ASSIGN_OR_RETURN(begun->incoming,
-                           buffer.await_incoming(device, d, self.comm().state().interrupt));
+    BRAID_ASSIGN_OR_RETURN(
+        begun->incoming, buffer.await_incoming(device, begun->call, self.comm().state().interrupt));
     return {};
   });
   return begun;
@@ -246,8 +334,7 @@ void abandon(PyGpuMoe& self, GpuBegun& begun, uint64_t stream, int num_sms) {
 
 void finish(PyGpuMoe& self, GpuBegun& begun, uint64_t x, uint64_t side, uint64_t ids,
             uint64_t weights, uint64_t source_token, int num_rows, uint64_t stream, int num_sms) {
-  const moe::DispatchedRows rows{at<std::byte>(x),   at<std::byte>(side),       at<int64_t>(ids),
-                                 at<float>(weights), at<int32_t>(source_token), num_rows};
+  const auto rows = dispatched_at(x, side, ids, weights, source_token, num_rows);
   self.enqueue([&](moe::gpu::Buffer& buffer, comm::Device& device) {
     return buffer.finish(device, begun.call, rows, begun.of, begun.ticket, begun.words,
                          launch_on(stream, num_sms));
@@ -300,10 +387,13 @@ void register_moe_gpu(nb::module_& inner) {
              check_dispatch(self.comm().rank(), self.get().layout(), num_tokens, hidden, num_topk,
                             max_tokens, num_experts, dtype, form, has_weights);
            })
+      .def("run_dispatch", &run_dispatch)
       .def("send_dispatch", &send_dispatch)
       .def("receive_dispatch", &receive_dispatch)
+      .def("run_combine", &run_combine)
       .def("send_combine", &send_combine)
       .def("receive_combine", &receive_combine)
+      .def("run", &run)
       .def("begin", &begin)
       .def("finish", &finish)
       .def("abandon", &abandon)

@@ -250,28 +250,38 @@ void check_faults(MoeRanks& ranks, const Kernels& kernels) {
   LowLatencyCase c;
   c.p = moe::test::random_problem(3, ranks.size(), 256, 40);
   c.max_tokens = room_of(c.p);
+  c.sums_by_rank = true;
   LowLatencyRun run(ranks, kernels, c, ranks.most_blocks());
+  run.poison();
   check_fault(ranks, "a rank that does not come", 0, device::Wait::kSlotFull, [&] {
     run.send(0);
     run.fan_out(0);
   });
+  report("a rank that does not come, told of no row", run.names_no_row(0));
   check_fault(ranks, "a half that is not given back", 0, device::Wait::kSlotFree, [&] {
     for (int call = 0; call < 3; ++call)
       for (int r = 0; r < ranks.size(); ++r) run.send(r);
   });
+  run.poison();
   check_fault(ranks, "the host's word", 0, device::Wait::kSlotFull, [&] {
     *ranks[0].must_abort = 1;
     run.send(0);
     run.fan_out(0);
   });
+  report("the host's word, told of no row", run.names_no_row(0));
   LowLatencyCase other = c;
   ++other.max_tokens;
   LowLatencyRun different(ranks, kernels, other, ranks.most_blocks());
-  for (const int seer : {0, 1})
+  for (const int seer : {0, 1}) {
+    run.poison();
+    different.poison();
     check_fault(ranks, "ranks that mean different calls", seer, device::Wait::kAgreement, [&] {
       for (int r = 0; r < ranks.size(); ++r) (r == 1 ? different : run).send(r);
       for (int r = 0; r < ranks.size(); ++r) (r == 1 ? different : run).fan_out(r);
     });
+    report("ranks that mean different calls, told of no row",
+           (seer == 1 ? different : run).names_no_row(seer));
+  }
   LowLatencyCase bad = c;
   for (moe::reference::Tokens& each : bad.p.ranks)
     if (each.count == 0) {
@@ -288,6 +298,36 @@ void check_faults(MoeRanks& ranks, const Kernels& kernels) {
   run.poison();
   for (int r = 0; r < ranks.size(); ++r) run.all(r);
   report("after faults, " + c.name(), run.is_right());
+}
+
+/// Ranks whose halves are so small that a dispatch takes rounds.
+void check_normal_faults(MoeRanks& ranks, const Kernels& kernels) {
+  for (uint64_t seed = 1; seed < 500; ++seed) {
+    const NormalCase n = random_normal(seed, ranks.size());
+    NormalRun run(ranks, kernels, n, ranks.most_blocks());
+    // Of two: a third one would wait for acks of the first, which do not come either.
+    if (!run.fits() || run.num_rounds() != 2 || run.all_rows_but_one(0) < 1) continue;
+    const auto begin_all = [&] {
+      run.poison();
+      for (int r = 0; r < ranks.size(); ++r) run.layout(r);
+      for (int r = 0; r < ranks.size(); ++r) run.begin(r);
+    };
+    check_fault(ranks, "a round that does not come", 0, device::Wait::kSlotFull, [&] {
+      begin_all();
+      run.finish(0);
+    });
+    report("a round that does not come, told of nobody", run.names_nobody(0, run.room_rows(0)));
+    check_fault(ranks, "room for too few rows", 0, device::Wait::kArgument, [&] {
+      begin_all();
+      run.finish_in_too_little(0);
+    });
+    report("room for too few rows, told of nobody", run.names_nobody(0, run.all_rows_but_one(0)));
+    run.poison();
+    for (int r = 0; r < ranks.size(); ++r) run.all(r);
+    report("after faults, " + n.name(), run.is_right());
+    return;
+  }
+  report("a case of two rounds", false);
 }
 
 void check_small(const Kernels& kernels, int num_ranks) {
@@ -324,6 +364,7 @@ void check_ranks(const Kernels& kernels, int num_ranks, int num_seeds) {
   MoeRanks small(num_ranks, static_cast<uint64_t>(num_ranks) * (16 << 10));
   for (int i = 0; i < num_seeds; ++i)
     check_normal(small, kernels, static_cast<uint64_t>(5000 + 100 * num_ranks + i));
+  if (num_ranks == 2 || num_ranks == 5) check_normal_faults(small, kernels);
 }
 
 void enable_peers() {

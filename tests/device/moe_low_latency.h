@@ -92,6 +92,14 @@ class LowLatencyRun {
         each->fill(kPoison);
     CHECK_CUDA(cudaDeviceSynchronize());
   }
+  /// Whether whoever makes addresses of what a rank was told finds no row: of a call that failed.
+  bool names_no_row(int r) const {
+    const Of& of = of_[static_cast<size_t>(r)];
+    for (const Memory* each : {&of.count, &of.ranges, &of.copy_counts})
+      for (const std::byte byte : each->get())
+        if (byte != std::byte{0}) return false;
+    return true;
+  }
   bool is_right() {
     ranks_.wait();
     bool right = !ranks_.has_fault();

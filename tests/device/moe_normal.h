@@ -65,6 +65,12 @@ class NormalRun {
   }
   void begin(int r) { enqueue(r, begin_, dispatch_args(r), num_blocks_); }
   void finish(int r) { enqueue(r, finish_, dispatch_args(r), num_blocks_); }
+  /// With room for one row fewer than come.
+  void finish_in_too_little(int r) {
+    moe::gpu::DispatchArgs args = dispatch_args(r);
+    args.room_rows = all_rows_but_one(r);
+    enqueue(r, finish_, args, num_blocks_);
+  }
   void combine(int r) { enqueue(r, combine_, combine_args(r), num_blocks_); }
   void all(int r) {
     layout(r);
@@ -80,6 +86,23 @@ class NormalRun {
         each->fill(kPoison);
     CHECK_CUDA(cudaDeviceSynchronize());
   }
+  /// How many rows come to a rank, but for one.
+  int all_rows_but_one(int r) const {
+    const Wanted& want = want_[static_cast<size_t>(r)];
+    int32_t rows = 0;
+    std::memcpy(&rows, want.incoming.data() + offsetof(moe::gpu::IncomingHead, num_rows),
+                sizeof rows);
+    return rows - 1;
+  }
+  /// Whether whoever makes addresses of a rank's ids, of so many rows, finds none: of a call that failed.
+  bool names_nobody(int r, int rows) const {
+    const Bytes ids = of_[static_cast<size_t>(r)].out_ids.get();
+    const auto end =
+        static_cast<size_t>(rows) * static_cast<size_t>(c_.p.num_topk) * sizeof(int64_t);
+    return std::all_of(ids.begin(), ids.begin() + static_cast<ptrdiff_t>(std::min(end, ids.size())),
+                       [](std::byte byte) { return byte == std::byte{0xff}; });
+  }
+  int room_rows(int r) const { return want_[static_cast<size_t>(r)].room_rows; }
   bool is_right() {
     ranks_.wait();
     bool right = !ranks_.has_fault();

@@ -238,6 +238,42 @@ def check_two_alive(checks, buffer, shape, seed):
         checks.same(gpu.back(y.cuda())[0], twin.back(y)[0], f"two alive: the {which} combined")
 
 
+def check_at_once(checks, buffer, shape, seed):
+    """A dispatch in one piece beside one whose hook is yet to be called; events of calls that are
+    not asynchronous, waited for by another stream.
+    """
+    size, rank = checks.comm.size, checks.comm.rank
+    tokens = [tokens_of(shape, seed + i, rank, size) for i in range(2)]
+    capacity = low_latency_capacity(shape, size)
+    twins = [LowLatency(buffer, shape, each, 0, capacity) for each in tokens]
+    side = torch.cuda.Stream()
+
+    def copied(found, event, wanted, text):
+        with torch.cuda.stream(side):
+            event.current_stream_wait()
+            copy = found.clone()
+        side.synchronize()
+        checks.same(copy, wanted, f"at once: {text}")
+
+    first = LowLatency(buffer, shape, tokens[0].cuda(), 0, capacity, return_recv_hook=True)
+    second = LowLatency(buffer, shape, tokens[1].cuda(), 0, capacity)
+    checks.expect(second.hook is None, "a hook that nobody asked for")
+    copied(second.count, second.event, twins[1].count, "count beside a hook")
+    first.hook()
+    for gpu, twin, which in ((second, twins[1], "second"), (first, twins[0], "first")):
+        checks.same(gpu.count, twin.count, f"at once: count of the {which}")
+        for a, b in zip(rows(gpu.got, twin.count), rows(twin.got, twin.count), strict=True):
+            checks.same(a, b, f"at once: rows of the {which}")
+        y = made_rows(twin.got, shape, seed)
+        wanted = twin.back(y)[0]
+        given = y.cuda()
+        for _ in range(
+            2
+        ):  # of one handle, without a hook between: the next is behind the one before
+            found, event, _ = gpu.back(given)
+        copied(found, event, wanted, f"the {which} combined")
+
+
 def check_normal(checks, buffer, shape, seed):
     size, rank = checks.comm.size, checks.comm.rank
     most = 700 if seed % 4 == 2 else M  # in some rounds
@@ -676,6 +712,7 @@ def main():
                     check_normal(checks, buffer, shape, 20 * i + seed)
                     check_by_rank(checks, buffer, shape, 20 * i + seed)
                 check_two_alive(checks, buffer, shape, 20 * i)
+                check_at_once(checks, buffer, shape, 20 * i)
             with ElasticBuffer(comm, 2 << 20, num_max_tokens_per_rank=M) as elastic:
                 for i, shape in enumerate(shapes):
                     for seed in range(3):

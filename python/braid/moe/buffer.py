@@ -14,7 +14,7 @@ from braid.moe import low_latency, normal
 from braid.moe.config import Config, default_config
 from braid.moe.events import EventHandle, EventOverlap
 from braid.moe.host import HostCalls
-from braid.moe.library import Checks, is_torch, library_of, shape_of, torch_side
+from braid.moe.library import Checks, is_torch, torch_side
 from braid.moe.meeting import meet
 
 _MOST_NORMAL_BYTES = 64 << 20  # rounds make any number of tokens fit into less
@@ -210,15 +210,9 @@ class Buffer:
     ) -> tuple[Array, Array | None, Array, Array, EventOverlap]:
         """Tokens per rank [N], None, rows per expert [E], which token goes where [T, N], event."""
         calls = self._calls(topk_idx)
-        checks = Checks("get_dispatch_layout", self.rank, calls.gpu)
-        ids = checks.array("topk_idx", topk_idx, ("int64",), (None, None))
-        num_experts = checks.whole("num_experts", num_experts)
-        tokens, topk = shape_of(ids)
-        new, n = library_of(ids), self.group_size
-        with calls.place(previous_event, async_finish, allocate_on_comm_stream, (ids,)) as place:
-            per_rank, is_in = new.empty((n,), "int32"), new.empty((tokens, n), "bool")
-            per_expert = new.empty((num_experts,), "int32")
-            calls.layout(ids, (tokens, topk, n, num_experts), per_rank, per_expert, is_in)
+        inputs = (topk_idx,)
+        with calls.place(previous_event, async_finish, allocate_on_comm_stream, inputs) as place:
+            per_rank, per_expert, is_in = normal.layout(self, calls, topk_idx, num_experts)
             event = place.over(async_finish, (per_rank, per_expert, is_in))
         return per_rank, None, per_expert, is_in, event
 
@@ -329,6 +323,11 @@ class Buffer:
         alive neither is overwritten, a third one is refused. Waits are in nanoseconds. With
         topk_weights they travel with the rows, for a combine with partial="rank".
         """
+        form = low_latency.scale_form(self.rank, use_fp8, round_scale, use_ue8m0)
+        if use_nvfp4 is not False or x_global_scale is not None:
+            asked = {"use_nvfp4": use_nvfp4, "x_global_scale": x_global_scale is not None}
+            self._refuse_asked("low_latency_dispatch", asked, "NVFP4 is not made here")
+        has_hook = self._has_hook("low_latency_dispatch", async_finish, return_recv_hook)
         call = low_latency.DispatchCall(
             x,
             topk_idx,
@@ -337,31 +336,33 @@ class Buffer:
             num_experts,
             cumulative_local_expert_recv_stats,
             dispatch_wait_recv_cost_stats,
-            low_latency.scale_form(self.rank, use_fp8, round_scale, use_ue8m0),
+            form,
+            has_hook,
         )
-        checks = Checks("low_latency_dispatch", self.rank)
-        for name, value in {
-            "use_nvfp4": use_nvfp4,
-            "x_global_scale": x_global_scale is not None,
-        }.items():
-            if checks.flag(name, value):
-                raise checks.unsupported(name, "NVFP4 is not made here")
-        self._one_way(checks, async_finish, return_recv_hook)
         calls = self._calls(x, self._low_latency_sms())
         with calls.place(None, async_finish, False, (x, topk_idx, topk_weights)) as place:
             rows, count, handle, hook = low_latency.dispatch(self, calls, calls.state, call)
-            if not return_recv_hook:
-                hook()
             event = place.over(async_finish, (rows, count, handle))
-        return rows, count, handle, event, hook if return_recv_hook else None
+        return rows, count, handle, event, hook
 
     def _low_latency_sms(self) -> int:
         return Buffer.num_sms if Buffer._are_sms_set else 0
 
-    def _one_way(self, checks: Checks, async_finish: bool, return_recv_hook: bool) -> None:
+    def _refuse_asked(self, call: str, asked: dict[str, Any], why: str) -> None:
+        checks = Checks(call, self.rank)
+        for name, value in asked.items():
+            if checks.flag(name, value):
+                raise checks.unsupported(name, why)
+
+    def _has_hook(self, call: str, async_finish: bool, return_recv_hook: bool) -> bool:
+        if async_finish is False and return_recv_hook is False:
+            return False
+        checks = Checks(call, self.rank)
         is_async = checks.flag("async_finish", async_finish)
-        if checks.flag("return_recv_hook", return_recv_hook) and is_async:
+        has_hook = checks.flag("return_recv_hook", return_recv_hook)
+        if has_hook and is_async:
             raise checks.refuse("async_finish", "False beside return_recv_hook", True)
+        return has_hook
 
     def low_latency_combine(
         self,
@@ -388,15 +389,14 @@ class Buffer:
         for each (token, rank), and those are added up in rank order and rounded again. On GPUs
         nobody checks that weights are those of the dispatch: those are taken.
         """
-        checks = Checks("low_latency_combine", self.rank)
-        asked = {
-            "use_logfmt": use_logfmt,
-            "overlap": overlap,
-            "src_signals": src_signals is not None,
-        }
-        for name, value in asked.items():
-            if checks.flag(name, value):
-                raise checks.unsupported(name, "not done here")
+        if use_logfmt is not False or overlap is not False or src_signals is not None:
+            asked = {
+                "use_logfmt": use_logfmt,
+                "overlap": overlap,
+                "src_signals": src_signals is not None,
+            }
+            self._refuse_asked("low_latency_combine", asked, "not done here")
+        has_hook = self._has_hook("low_latency_combine", async_finish, return_recv_hook)
         call = low_latency.CombineCall(
             x,
             topk_idx,
@@ -406,15 +406,13 @@ class Buffer:
             out,
             combine_wait_recv_cost_stats,
             partial,
+            has_hook,
         )
-        self._one_way(checks, async_finish, return_recv_hook)
         calls = self._calls(x, self._low_latency_sms())
         with calls.place(None, async_finish, False, (x, topk_idx, topk_weights, handle)) as place:
             result, hook = low_latency.combine(self, calls, calls.state, call)
-            if not return_recv_hook:
-                hook()
             event = place.over(async_finish, (result,))
-        return result, event, hook if return_recv_hook else None
+        return result, event, hook
 
     def clean_low_latency_buffer(
         self, num_max_dispatch_tokens_per_rank: int, hidden: int, num_experts: int

@@ -13,12 +13,12 @@ class DispatchHandle(tuple[Any, ...]):
 
     buffer: Any
     gpu: int | None
-    phase: Any
-    """On GPUs its ticket, device memory."""
+    phase: int
     rows_of: list[int]
     most_tokens: int
-    incoming: Any
-    """On GPUs, in place of rows_of and most_tokens: device memory."""
+    """Of host memory only."""
+    kept: Any = None
+    """On GPUs in place of these, in device memory: its ticket, and what came."""
     recv_src_idx: Array
     is_token_in_rank: Array
 
@@ -28,17 +28,21 @@ class LowLatencyHandle(tuple[Any, ...]):
 
     buffer: Any
     gpu: int | None
-    phase: Any
-    """On GPUs its ticket, device memory."""
+    form: Any
+    """low_latency.DispatchForm."""
+    kept: Any
+    """What only braid reads: slots of rows, copies, on GPUs the ticket."""
     number: int
     """Of the dispatch, among the buffer's."""
-    shape_of_ids: tuple[int, int]
-    """T and K."""
-    slots: Array
-    copies: tuple[Array, Array, Array, Array] | None
-    """Of a dispatch with weights: how many copies came of every rank [N], and of each its token
-    [N, M], rows of x [N, M, K], -1 for choices elsewhere, and weights [N, M, K]."""
+    phase: int
     ids_hash: int
     weights_hash: int
     """Of host memory only."""
     is_received: bool
+
+    @property
+    def copies(self) -> tuple[Array, Array, Array, Array] | None:
+        """Of a dispatch with weights: how many copies came of every rank [N], and of each its token
+        [N, M], rows of x [N, M, K], -1 for choices elsewhere, and weights [N, M, K].
+        """
+        return self.kept.copies  # type: ignore[no-any-return]

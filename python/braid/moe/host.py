@@ -10,7 +10,7 @@ from braid.arrays import Array
 from braid.moe import low_latency
 from braid.moe.events import EventHandle, EventOverlap, checked_event
 from braid.moe.handles import DispatchHandle, LowLatencyHandle
-from braid.moe.library import Checks, Library, shape_of
+from braid.moe.library import Checks, Library, Remembered
 
 
 class HostPlace:
@@ -35,6 +35,35 @@ class HostPlace:
         return EventOverlap(EventHandle())
 
 
+def _lent(array: Array) -> Array:
+    """As the core may borrow it: without a gradient's history. None is None."""
+    return array.detach() if getattr(array, "requires_grad", False) else array
+
+
+class HostKept:
+    """What only braid reads of a low-latency dispatch."""
+
+    def __init__(self, form: low_latency.DispatchForm) -> None:
+        new = form.new
+        self.slots = new.empty(*form.src_info)
+        self.copies: tuple[Array, ...] | None = None
+        if form.has_weights:
+            counts, *tables = form.copies
+            self.copies = new.zeros(*counts), *(new.empty(*each) for each in tables)
+
+
+class HostResults:
+    """What a low-latency dispatch fills. Of one that fails no counts are left to be believed."""
+
+    def __init__(self, form: low_latency.DispatchForm) -> None:
+        new = form.new
+        self.x = new.empty(*form.x)
+        self.scales = new.empty(*form.scales) if form.scales else None
+        self.count, self.ranges = new.zeros(*form.count), new.zeros(*form.ranges)
+        self.src_info = new.empty(*form.src_info)
+        self.kept = HostKept(form)
+
+
 class HostBegun:
     """A dispatch whose sizes are known."""
 
@@ -46,12 +75,13 @@ class HostBegun:
 
 class HostCalls:
     gpu: int | None = None
-    fails_late = False
-    """Whether results are already in the caller's hands when a call fails."""
+    joins_halves = False
+    """Whether both halves of a low-latency call without a hook are one call: run_dispatch()."""
 
     def __init__(self, core: Any) -> None:
         self.core = core
         self.state = low_latency.State()
+        self.checked = Remembered()
         self.num_sms = 0  # of no meaning here
 
     def place(self, previous: EventOverlap | None, is_async: bool, *_: Any) -> HostPlace:  # noqa: ARG002
@@ -66,7 +96,7 @@ class HostCalls:
         is_in: Array,
     ) -> None:
         """sizes: tokens, K, ranks, experts."""
-        _braid.moe.layout(ids, *sizes, per_rank, per_expert, is_in)
+        _braid.moe.layout(_lent(ids), *sizes, per_rank, per_expert, is_in)
 
     # ---- normal ----
 
@@ -80,7 +110,8 @@ class HostCalls:
         """arrays: x, scales, is_in, per_expert, ids, weights; sizes: tokens, bytes of a row and of
         a row of scales, K, experts.
         """
-        return HostBegun(self.core.begin(*arrays, *sizes, 0 if known is None else known.phase))
+        phase = 0 if known is None else known.phase
+        return HostBegun(self.core.begin(*map(_lent, arrays), *sizes, phase))
 
     def abandon(self, begun: HostBegun) -> None:  # noqa: ARG002  there is one at most
         self.core.abandon()
@@ -120,7 +151,7 @@ class HostCalls:
         sums_by_node: bool = False,
     ) -> None:
         """arrays: x, weights, two biases, out, out_weights; sizes: rows, tokens, hidden, K."""
-        x, weights, bias_0, bias_1, out, out_weights = arrays
+        x, weights, bias_0, bias_1, out, out_weights = map(_lent, arrays)
         self.core.combine(
             x, weights, handle.rows_of, handle.recv_src_idx, handle.is_token_in_rank, bias_0,
             bias_1, out, out_weights, *sizes, dtype, handle.most_tokens, handle.phase,
@@ -136,54 +167,58 @@ class HostCalls:
     def check_place(self, checks: Checks, argument: str, array: Array) -> None:
         """Raises where results may not go to the array's address: they may go to any."""
 
+    def results(self, form: low_latency.DispatchForm) -> HostResults:
+        """Memory for what a dispatch fills."""
+        return HostResults(form)
+
     def send_dispatch(
-        self,
-        x: Array,
-        ids: Array,
-        weights: Array | None,
-        sizes: tuple[int, ...],
-        kind: tuple[str, int],
+        self, handle: LowLatencyHandle, given: tuple[Array, Array, Array | None]
     ) -> Any:
-        """sizes: tokens, hidden, K, M, experts; kind: dtype and form of scales."""
-        return self.core.send_dispatch(x, ids, weights, *sizes, *kind)
+        """given: x, ids, weights. Sets what the combine of the dispatch needs to know."""
+        x, ids, weights = map(_lent, given)
+        form = handle.form
+        tokens, _, topk, _, _ = form.sizes
+        sent = self.core.send_dispatch(x, ids, weights, *form.sizes, *form.kind)
+        handle.phase = sent.phase
+        handle.ids_hash = _braid.moe.ids_hash(ids, tokens, topk)
+        if weights is not None:
+            handle.weights_hash = _braid.moe.weights_hash(weights, tokens, topk)
+        return sent
 
     def receive_dispatch(
         self,
         sent: Any,
-        arrays: tuple[Array | None, ...],
-        copies: tuple[Array, Array, Array, Array] | None,
+        handle: LowLatencyHandle,
+        got: HostResults,
         stats: Array | None,
+        waits: Array | None,
     ) -> None:
-        """arrays: x, scales, count, src_info, slots, ranges, waits; copies: with weights."""
-        self.core.receive_dispatch(sent, *arrays, copies)
+        kept = handle.kept
+        self.core.receive_dispatch(
+            sent, got.x, got.scales, got.count, got.src_info, kept.slots, got.ranges, _lent(waits),
+            kept.copies,
+        )  # fmt: skip
         if stats is not None:
-            stats[:] += arrays[2]
-
-    def mark(self, handle: LowLatencyHandle, sent: Any, ids: Array, weights: Array | None) -> None:
-        """Sets what the combine of the dispatch needs to know."""
-        handle.phase = sent.phase
-        handle.ids_hash = _braid.moe.ids_hash(ids, *shape_of(ids))
-        if weights is not None:
-            handle.weights_hash = _braid.moe.weights_hash(weights, *shape_of(ids))
+            stats[:] += got.count
 
     def send_combine(
         self,
         handle: LowLatencyHandle,
-        arrays: tuple[Array, Array, Array],
-        sizes: tuple[int, ...],
-        dtype: str,
+        given: tuple[Array, Array, Array],
+        form: low_latency.CombineForm,
         sums_by_rank: bool,
     ) -> Any:
-        """arrays: x, ids, weights; sizes as of send_dispatch."""
-        x, ids, weights = arrays
-        copies, weights_hash = (handle.copies, handle.weights_hash) if sums_by_rank else (None, 0)
+        """given: x, ids, weights."""
+        x, ids, weights = map(_lent, given)
+        kept = handle.kept
+        copies, weights_hash = (kept.copies, handle.weights_hash) if sums_by_rank else (None, 0)
         return self.core.send_combine(
-            x, handle.slots, handle[1], ids, weights, *sizes, dtype, handle.phase,
+            x, kept.slots, handle[1], ids, weights, *form.sizes, form.dtype, handle.phase,
             handle.ids_hash, copies, weights_hash,
         )  # fmt: skip
 
     def receive_combine(self, sent: Any, out: Array, waits: Array | None) -> None:
-        self.core.receive_combine(sent, out, waits)
+        self.core.receive_combine(sent, _lent(out), _lent(waits))
 
     def close(self) -> None:
         self.core.close()

@@ -1,7 +1,9 @@
 """Arrays of the caller's library: what they are called, and new ones of the same kind."""
 
+import functools
 import importlib
 import operator
+import sys
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -83,9 +85,16 @@ def _numpy_dtype(name: str) -> Any:
 
 
 def is_torch(thing: object) -> bool:
-    return any(kind.__module__.split(".")[0] == "torch" for kind in type(thing).__mro__)
+    kind: Any = type(thing)
+    return _is_of_torch(kind)
 
 
+@functools.cache
+def _is_of_torch(kind: type) -> bool:
+    return any(each.__module__.split(".")[0] == "torch" for each in kind.__mro__)
+
+
+@functools.cache
 def torch_side() -> Any:
     """braid.torch.moe, loaded now: it imports torch, which this package does not."""
     return importlib.import_module("braid.torch.moe")
@@ -111,8 +120,12 @@ class Checks:
     """Says what is wrong with an argument, and where: rank, argument, expected, got."""
 
     def __init__(self, call: str, rank: int | None, gpu: int | None = None) -> None:
-        self._where = call if rank is None else f"{call} on rank {rank}"
+        self._call, self._rank = call, rank
         self._gpu = gpu  # whose memory is expected; None: the host's
+
+    @property
+    def _where(self) -> str:
+        return self._call if self._rank is None else f"{self._call} on rank {self._rank}"
 
     def refuse(self, argument: str, expected: str, got: object) -> InvalidArgument:
         return InvalidArgument(
@@ -178,6 +191,66 @@ class Checks:
             raise self.unsupported(
                 argument, f"expected host memory, got a device's (DLPack type {kind})"
             )
+
+
+Key = tuple[Any, ...]
+_FIXED = {int, bool, str, type(None), np.int32, np.int64}
+
+
+class Remembered:
+    """What checks of calls have found, by all that they looked at: a call like an earlier one need
+    not be checked again, which takes longer than a GPU takes for few rows. Of one buffer's calls
+    with memory of one kind.
+    """
+
+    _MOST = 1024
+
+    def __init__(self) -> None:
+        self._found: dict[Key, Any] = {}
+
+    def find(self, key: Key | None) -> Any:
+        """None where no such call was checked."""
+        try:
+            return None if key is None else self._found.get(key)
+        except TypeError:  # what has no hash is checked each time
+            return None
+
+    def keep(self, key: Key | None, found: Any) -> None:
+        """Of a call that was found to be right."""
+        if key is None or not _FIXED.issuperset(key[-1]):
+            return
+        if len(self._found) >= self._MOST:
+            self._found.clear()
+        self._found[key] = found
+
+
+def key_of(arrays: tuple[Array | None, ...], *others: Any) -> Key | None:
+    """All that checks of a call look at; None where nobody knows what they would find. `others` are
+    told from what equals them: 1 from True and 1.0.
+    """
+    try:
+        return *map(_kind_of, arrays), others, tuple(map(type, others))
+    except Exception:  # an array of another library, or what is none
+        return None
+
+
+def _kind_of(array: Array | None) -> Key | None:
+    """All of an array that may differ between two calls but its numbers and its address."""
+    if array is None:
+        return None
+    kind = type(array)
+    if kind is np.ndarray:
+        return array.shape, array.dtype, array.flags.c_contiguous
+    if kind in _torch_kinds():
+        return array.shape, array.dtype, array.device, array.is_contiguous()
+    raise TypeError
+
+
+@functools.cache
+def _torch_kinds() -> tuple[type, ...]:
+    """Not what is derived from them, which may say something else each time."""
+    torch = sys.modules["torch"]
+    return torch.Tensor, torch.nn.Parameter
 
 
 def _device_of(array: Array) -> tuple[int, int]:

@@ -5,8 +5,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from braid.arrays import Array
+from braid.errors import InvalidArgument
 from braid.moe.handles import LowLatencyHandle
-from braid.moe.library import Checks, Library, dtype_name, library_of, shape_of
+from braid.moe.library import (
+    Checks,
+    Key,
+    Library,
+    Remembered,
+    dtype_name,
+    key_of,
+    library_of,
+    shape_of,
+)
 
 if TYPE_CHECKING:
     from braid.moe.buffer import Buffer
@@ -29,6 +39,7 @@ class State:
     def __init__(self) -> None:
         self.num_dispatches = 0
         self.combine_buffer: Array | None = None
+        self.checked = Remembered()
 
 
 @dataclass
@@ -41,6 +52,7 @@ class DispatchCall:
     stats: Array | None
     waits: Array | None
     form: int
+    has_hook: bool = True
 
 
 @dataclass
@@ -53,10 +65,16 @@ class CombineCall:
     out: Array | None
     waits: Array | None
     partial: str | None
+    has_hook: bool = True
 
 
-class _Results:
-    """What a dispatch fills. sizes: tokens, hidden, K, M, experts; kind: dtype, form of scales."""
+class DispatchForm:
+    """What checks of a dispatch have found, and what follows from it: of all calls like it.
+
+    sizes    tokens, hidden, K, M, experts
+    kind     dtype, form of scales
+    The rest is shapes and types of what it fills, of L experts here and N ranks.
+    """
 
     def __init__(
         self,
@@ -66,32 +84,47 @@ class _Results:
         kind: tuple[str, int],
         has_weights: bool,
     ) -> None:
-        _, hidden, topk, max_tokens, num_experts = sizes
+        self.new, self.sizes, self.kind, self.has_weights = new, sizes, kind, has_weights
+        tokens, hidden, topk, max_tokens, num_experts = sizes
         dtype, form = kind
         local, rows = num_experts // num_ranks, num_ranks * max_tokens
-        self.x = new.empty((local, rows, hidden), "float8_e4m3fn" if form else dtype)
-        self.scales = None
-        if form:
-            words = hidden // _BLOCK // (4 if form == _UE8M0 else 1)
-            self.scales = new.empty((local, words, rows), "int32" if form == _UE8M0 else "float32")
-        # What a GPU has enqueued behind the hook makes addresses of these, whether rows have come
-        # or not: a dispatch that failed leaves them as they are made here.
-        self.count = new.zeros((local,), "int32")
-        self.ranges = new.zeros((local, num_ranks), "int64")
-        self.src_info = new.empty((local, rows), "int32")
-        self.slots = new.empty((local, rows), "int32")
-        self.copies = None
+        self.x = (local, rows, hidden), "float8_e4m3fn" if form else dtype
+        words = hidden // _BLOCK // (4 if form == _UE8M0 else 1)
+        of_scales = "int32" if form == _UE8M0 else "float32"
+        self.scales = ((local, words, rows), of_scales) if form else None
+        self.count = (local,), "int32"
+        self.ranges = (local, num_ranks), "int64"
+        self.src_info = (local, rows), "int32"  # slots as well
+        self.copies: tuple[tuple[tuple[int, ...], str], ...] = ()
         if has_weights:
-            choices = (num_ranks, max_tokens, topk)
             self.copies = (
-                new.zeros((num_ranks,), "int32"),
-                new.empty(choices[:2], "int32"),
-                new.empty(choices, "int32"),
-                new.empty(choices, "float32"),
+                ((num_ranks,), "int32"),
+                ((num_ranks, max_tokens), "int32"),
+                ((num_ranks, max_tokens, topk), "int32"),
+                ((num_ranks, max_tokens, topk), "float32"),
             )
+        self.of_handle = max_tokens, hidden, num_experts
+        self.shape_of_ids = tokens, topk
+        self.combines = Remembered()
+        self.room: Any = None
+        """How a GPU's calls lay out what they keep of such a dispatch."""
+
+
+@dataclass(frozen=True)
+class CombineForm:
+    """The same of a combine."""
+
+    new: Library
+    sizes: tuple[int, ...]
+    dtype: str
+    out: tuple[int, int]
 
 
 def scale_form(rank: int, use_fp8: bool, round_scale: bool, use_ue8m0: bool) -> int:
+    if use_fp8 is False:
+        return _NONE
+    if use_fp8 is True and round_scale is False and use_ue8m0 is False:
+        return _FLOAT
     checks = Checks("low_latency_dispatch", rank)
     if not checks.flag("use_fp8", use_fp8):
         return _NONE
@@ -102,127 +135,195 @@ def scale_form(rank: int, use_fp8: bool, round_scale: bool, use_ue8m0: bool) -> 
     return _UE8M0 if use_ue8m0 else _POWER_OF_2 if round_scale else _FLOAT
 
 
-def _check_mode(checks: Checks, buffer: "Buffer") -> None:
+def _not_in_mode(buffer: "Buffer", call: str) -> InvalidArgument:
+    checks = Checks(call, buffer.rank)
+    return checks.refuse("low_latency_mode", "True when the buffer was made", False)
+
+
+# ---- dispatch ----
+
+
+def _dispatch_form(
+    buffer: "Buffer", calls: Calls, state: State, call: DispatchCall
+) -> DispatchForm:
+    arrays = (call.x, call.topk_idx, call.topk_weights, call.stats, call.waits)
+    key = key_of(arrays, call.max_tokens, call.num_experts, call.form)
+    form: DispatchForm | None = state.checked.find(key)
+    if form is None:
+        form = _check_dispatch(buffer, calls, call)
+        state.checked.keep(key, form)
+    return form
+
+
+def _check_dispatch(buffer: "Buffer", calls: Calls, call: DispatchCall) -> DispatchForm:
     if not buffer.low_latency_mode:
-        raise checks.refuse("low_latency_mode", "True when the buffer was made", False)
+        raise _not_in_mode(buffer, "low_latency_dispatch")
+    checks = Checks("low_latency_dispatch", buffer.rank, calls.gpu)
+    x = checks.array("x", call.x, _SUMMABLE if call.form else (), (None, None))
+    tokens, hidden = shape_of(x)
+    ids = checks.array("topk_idx", call.topk_idx, ("int64",), (tokens, None))
+    max_tokens = checks.whole("num_max_dispatch_tokens_per_rank", call.max_tokens)
+    num_experts = checks.whole("num_experts", call.num_experts)
+    topk, n = shape_of(ids)[1], buffer.group_size
+    if call.topk_weights is not None:
+        checks.array("topk_weights", call.topk_weights, ("float32",), (tokens, topk))
+    if call.stats is not None:
+        name = "cumulative_local_expert_recv_stats"
+        checks.array(name, call.stats, ("int32",), (num_experts // n,))
+    if call.waits is not None:
+        checks.array("dispatch_wait_recv_cost_stats", call.waits, ("int64",), (n,))
+    sizes = (tokens, hidden, topk, max_tokens, num_experts)
+    kind = dtype_name(x), call.form
+    return DispatchForm(library_of(x), n, sizes, kind, call.topk_weights is not None)
 
 
 def dispatch(
     buffer: "Buffer", calls: Calls, state: State, call: DispatchCall
-) -> tuple[Any, Array, LowLatencyHandle, Hook]:
-    checks = Checks("low_latency_dispatch", buffer.rank, calls.gpu)
-    _check_mode(checks, buffer)
-    x = checks.array("x", call.x, _SUMMABLE if call.form else (), (None, None))
-    tokens, hidden = shape_of(x)
-    ids = checks.array("topk_idx", call.topk_idx, ("int64",), (tokens, None))
-    call.max_tokens = checks.whole("num_max_dispatch_tokens_per_rank", call.max_tokens)
-    call.num_experts = checks.whole("num_experts", call.num_experts)
-    topk, n = shape_of(ids)[1], buffer.group_size
-    local = call.num_experts // n
-    weights, stats, waits = call.topk_weights, call.stats, call.waits
-    if weights is not None:
-        weights = checks.array("topk_weights", weights, ("float32",), (tokens, topk))
-    if stats is not None:
-        stats = checks.array("cumulative_local_expert_recv_stats", stats, ("int32",), (local,))
-    if waits is not None:
-        waits = checks.array("dispatch_wait_recv_cost_stats", waits, ("int64",), (n,))
-    sizes = (tokens, hidden, topk, call.max_tokens, call.num_experts)
-    kind, new = (dtype_name(x), call.form), library_of(x)
+) -> tuple[Any, Array, LowLatencyHandle, Hook | None]:
+    form = _dispatch_form(buffer, calls, state, call)
     # Before anything is sent: who finds no memory may make the call again.
     try:
-        got = _Results(new, n, sizes, kind, weights is not None)
-        result = got.x if got.scales is None else (got.x, new.swapped(got.scales))
+        got = calls.results(form)
+        result = got.x if got.scales is None else (got.x, form.new.swapped(got.scales))
     except Exception:
         # A shape that no call may have is memory that nobody has: that is said first.
-        calls.check_dispatch(sizes, kind, weights is not None)
+        calls.check_dispatch(form.sizes, form.kind, form.has_weights)
         raise
-    handle = LowLatencyHandle((got.src_info, got.ranges, call.max_tokens, hidden, call.num_experts))
+    handle = LowLatencyHandle((got.src_info, got.ranges, *form.of_handle))
     handle.buffer, handle.gpu, handle.number = buffer, calls.gpu, state.num_dispatches
-    handle.slots, handle.is_received, handle.copies = got.slots, False, got.copies
-    handle.shape_of_ids = (tokens, topk)
-    sent = calls.send_dispatch(x, ids, weights, sizes, kind)
-    calls.mark(handle, sent, ids, weights)
+    handle.form, handle.kept, handle.is_received = form, got.kept, False
+    given = (call.x, call.topk_idx, call.topk_weights)
+    if calls.joins_halves and not call.has_hook:
+        calls.run_dispatch(handle, given, got, call.stats, call.waits)
+        state.num_dispatches += 1
+        handle.is_received = True
+        return result, got.count, handle, None
+    sent = calls.send_dispatch(handle, given)
     state.num_dispatches += 1
 
     def hook() -> None:
-        arrays = (got.x, got.scales, got.count, got.src_info, got.slots, got.ranges, waits)
-        calls.receive_dispatch(sent, arrays, handle.copies, stats)
+        calls.receive_dispatch(sent, handle, got, call.stats, call.waits)
         handle.is_received = True
 
-    return result, got.count, handle, hook
+    if call.has_hook:
+        return result, got.count, handle, hook
+    hook()
+    return result, got.count, handle, None
 
 
-def _alive(
-    checks: Checks, buffer: "Buffer", calls: Calls, state: State, handle: Any
-) -> LowLatencyHandle:
+# ---- combine ----
+
+
+def _alive(buffer: "Buffer", calls: Calls, state: State, handle: Any) -> LowLatencyHandle:
+    if (
+        isinstance(handle, LowLatencyHandle)
+        and handle.buffer is buffer
+        and handle.gpu == calls.gpu
+        and state.num_dispatches - handle.number <= _ALIVE
+        and handle.is_received
+    ):
+        return handle
+    raise _why_not_alive(buffer, calls, state, handle)
+
+
+def _why_not_alive(buffer: "Buffer", calls: Calls, state: State, handle: Any) -> InvalidArgument:
+    checks = Checks("low_latency_combine", buffer.rank, calls.gpu)
     if not isinstance(handle, LowLatencyHandle):
-        raise checks.refuse("handle", "one that low_latency_dispatch() gave", type(handle).__name__)
+        return checks.refuse(
+            "handle", "one that low_latency_dispatch() gave", type(handle).__name__
+        )
     if handle.buffer is not buffer:
-        raise checks.refuse("handle", "one of this buffer", "one of another buffer")
+        return checks.refuse("handle", "one of this buffer", "one of another buffer")
     if handle.gpu != calls.gpu:
-        raise checks.refuse("x", "memory where the dispatch's was", "memory elsewhere")
+        return checks.refuse("x", "memory where the dispatch's was", "memory elsewhere")
     later = state.num_dispatches - 1 - handle.number
     if later >= _ALIVE:
-        raise checks.refuse(
+        return checks.refuse(
             "handle", f"one of the last {_ALIVE} dispatches", f"one that {later} came after"
         )
-    if not handle.is_received:
-        raise checks.refuse("handle", "one whose hook was called", "one that is not received")
-    return handle
+    return checks.refuse("handle", "one whose hook was called", "one that is not received")
 
 
-def combine(buffer: "Buffer", calls: Calls, state: State, call: CombineCall) -> tuple[Array, Hook]:
-    checks = Checks("low_latency_combine", buffer.rank, calls.gpu)
-    _check_mode(checks, buffer)
-    handle = _alive(checks, buffer, calls, state, call.handle)
+def _combine_form(
+    buffer: "Buffer", calls: Calls, state: State, handle: LowLatencyHandle, call: CombineCall
+) -> CombineForm:
+    """Remembered with the dispatch's: the rest that checks look at is that handle's."""
+    arrays = (call.x, call.topk_idx, call.topk_weights, call.out, call.waits)
+    # Which rows a zero-copy combine takes is not in its arguments.
+    key: Key | None = key_of(arrays, call.partial) if call.zero_copy is False else None
+    form: CombineForm | None = handle.form.combines.find(key)
+    if form is None:
+        checks = Checks("low_latency_combine", buffer.rank, calls.gpu)
+        form = _check_combine(checks, buffer, state, handle, call)
+        handle.form.combines.keep(key, form)
+    return form
+
+
+def _check_combine(
+    checks: Checks, buffer: "Buffer", state: State, handle: LowLatencyHandle, call: CombineCall
+) -> CombineForm:
     if call.partial is not None and not (isinstance(call.partial, str) and call.partial == "rank"):
         raise checks.refuse("partial", "None or 'rank'", repr(call.partial))
-    if call.partial is not None and handle.copies is None:
+    if call.partial is not None and not handle.form.has_weights:
         raise checks.refuse("partial", "None, or a dispatch with topk_weights", repr(call.partial))
     _, _, max_tokens, hidden, num_experts = handle
-    shape = (num_experts // buffer.group_size, max_tokens * buffer.group_size, hidden)
+    shape = handle.form.x[0]
     x = checks.array("x", call.x, _SUMMABLE, shape)
     if checks.flag("zero_copy", call.zero_copy):
         if state.combine_buffer is None or shape_of(state.combine_buffer) != shape:
             raise checks.refuse(
                 "zero_copy", "rows in get_next_low_latency_combine_buffer()", "no such buffer"
             )
-        x = state.combine_buffer
+        x = call.x = state.combine_buffer
     ids = checks.array("topk_idx", call.topk_idx, ("int64",), (None, None))
     tokens, topk = shape_of(ids)
-    if (tokens, topk) != handle.shape_of_ids:
-        wanted = list(handle.shape_of_ids)
+    if (tokens, topk) != handle.form.shape_of_ids:
+        wanted = list(handle.form.shape_of_ids)
         raise checks.refuse("topk_idx", f"{wanted}, as of the dispatch", [tokens, topk])
-    weights = checks.array("topk_weights", call.topk_weights, ("float32",), (tokens, topk))
-    waits = call.waits
-    if waits is not None:
-        waits = checks.array(
-            "combine_wait_recv_cost_stats", waits, ("int64",), (buffer.group_size,)
-        )
-    name = dtype_name(x)
-    out = library_of(x).empty((tokens, hidden), name) if call.out is None else call.out
-    place = checks.array("out", out, (name,), (tokens, hidden))
-    calls.check_place(checks, "out", place)
+    checks.array("topk_weights", call.topk_weights, ("float32",), (tokens, topk))
+    if call.waits is not None:
+        name = "combine_wait_recv_cost_stats"
+        checks.array(name, call.waits, ("int64",), (buffer.group_size,))
+    dtype = dtype_name(x)
+    if call.out is not None:
+        checks.array("out", call.out, (dtype,), (tokens, hidden))
     sizes = (tokens, hidden, topk, max_tokens, num_experts)
-    sent = calls.send_combine(
-        handle, (x, ids, weights), sizes, name, sums_by_rank=call.partial is not None
-    )
+    return CombineForm(library_of(x), sizes, dtype, (tokens, hidden))
+
+
+def combine(
+    buffer: "Buffer", calls: Calls, state: State, call: CombineCall
+) -> tuple[Array, Hook | None]:
+    if not buffer.low_latency_mode:
+        raise _not_in_mode(buffer, "low_latency_combine")
+    handle = _alive(buffer, calls, state, call.handle)
+    form = _combine_form(buffer, calls, state, handle, call)
+    out = call.out
+    if out is None:
+        out = form.new.empty(form.out, form.dtype)
+    else:
+        calls.check_place(Checks("low_latency_combine", buffer.rank, calls.gpu), "out", out)
+    given = (call.x, call.topk_idx, call.topk_weights)
+    sums_by_rank = call.partial is not None
+    if calls.joins_halves and not call.has_hook:
+        calls.run_combine(handle, given, form, sums_by_rank, out, call.waits)
+        return out, None
+    sent = calls.send_combine(handle, given, form, sums_by_rank)
 
     def hook() -> None:
-        calls.receive_combine(sent, place, waits)
+        calls.receive_combine(sent, out, call.waits)
 
-    return out, hook
+    if call.has_hook:
+        return out, hook
+    hook()
+    return out, None
 
 
 def next_combine_buffer(buffer: "Buffer", state: State, handle: Any) -> Array:
     checks = Checks("get_next_low_latency_combine_buffer", buffer.rank)
     if not isinstance(handle, LowLatencyHandle):
         raise checks.refuse("handle", "one that low_latency_dispatch() gave", type(handle).__name__)
-    shape = (
-        handle[4] // buffer.group_size,
-        handle[2] * buffer.group_size,
-        handle[3],
-    )
+    shape = handle.form.x[0]
     if state.combine_buffer is None or shape_of(state.combine_buffer) != shape:
-        state.combine_buffer = library_of(handle.slots).zeros(shape, "bfloat16")
+        state.combine_buffer = library_of(handle[0]).zeros(shape, "bfloat16")
     return state.combine_buffer

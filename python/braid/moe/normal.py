@@ -5,7 +5,15 @@ from typing import TYPE_CHECKING, Any
 
 from braid.arrays import Array
 from braid.moe.handles import DispatchHandle
-from braid.moe.library import Checks, Library, dtype_name, item_bytes, library_of, shape_of
+from braid.moe.library import (
+    Checks,
+    Library,
+    dtype_name,
+    item_bytes,
+    key_of,
+    library_of,
+    shape_of,
+)
 
 if TYPE_CHECKING:
     from braid.moe.buffer import Buffer
@@ -14,6 +22,51 @@ _SUMMABLE = ("bfloat16", "float16", "float32")
 
 Calls = Any
 """braid.moe.host's HostCalls, or what serves a GPU's tensors."""
+RowKind = tuple[tuple[int, ...], str]
+"""A row's shape and type."""
+
+
+# ---- layout ----
+
+
+@dataclass(frozen=True)
+class LayoutForm:
+    """What checks have found, of all calls like one; sizes: tokens, K, ranks, experts."""
+
+    new: Library
+    sizes: tuple[int, int, int, int]
+
+
+def layout(
+    buffer: "Buffer", calls: Calls, ids: Array, num_experts: int
+) -> tuple[Array, Array, Array]:
+    """Tokens per rank, rows per expert, which token goes where."""
+    key = key_of((ids,), "layout", num_experts)
+    form: LayoutForm | None = calls.checked.find(key)
+    if form is None:
+        form = _check_layout(buffer, calls, ids, num_experts)
+        calls.checked.keep(key, form)
+    empty = form.new.empty
+    tokens, _, ranks, experts = form.sizes
+    per_rank, is_in = empty((ranks,), "int32"), empty((tokens, ranks), "bool")
+    per_expert = empty((experts,), "int32")
+    calls.layout(ids, form.sizes, per_rank, per_expert, is_in)
+    return per_rank, per_expert, is_in
+
+
+def _check_layout(buffer: "Buffer", calls: Calls, ids: Array, num_experts: int) -> LayoutForm:
+    checks = Checks("get_dispatch_layout", buffer.rank, calls.gpu)
+    checks.array("topk_idx", ids, ("int64",), (None, None))
+    num_experts = checks.whole("num_experts", num_experts)
+    return LayoutForm(library_of(ids), (*_pair(ids), buffer.group_size, num_experts))
+
+
+def _pair(array: Array) -> tuple[int, int]:
+    rows, columns = shape_of(array)
+    return rows, columns
+
+
+# ---- dispatch ----
 
 
 @dataclass
@@ -29,110 +82,118 @@ class DispatchCall:
     num_worst_tokens: int
 
 
-@dataclass
-class Rows:
-    """x [T, H] and, of a pair, scales [T, S]."""
+class DispatchForm:
+    """What checks of a dispatch have found, and what follows from it: of all calls like it.
 
-    x: Array
-    scales: Array | None
+    sizes    tokens, bytes of a row and of a row of scales, K, experts
+    x, scales, ids, weights, src_idx    of what it fills: a row's shape and type
+    """
 
-    def bytes_of(self, array: Array | None) -> int:
-        return 0 if array is None else shape_of(array)[1] * item_bytes(array)
+    def __init__(
+        self,
+        arrays: tuple[Array | None, ...],
+        alignment: int,
+        num_worst_tokens: int,
+    ) -> None:
+        x, scales, _, per_expert, ids, weights = arrays
+        self.new = library_of(x)
+        self.alignment, self.num_worst_tokens = alignment, num_worst_tokens
+        topk = 0 if ids is None else shape_of(ids)[1]
+        num_experts = 0 if per_expert is None else shape_of(per_expert)[0]
+        self.sizes = (shape_of(x)[0], _row_bytes(x), _row_bytes(scales), topk, num_experts)
+        self.x: RowKind = shape_of(x)[1:], dtype_name(x)
+        self.scales = None if scales is None else (shape_of(scales)[1:], dtype_name(scales))
+        self.ids = None if ids is None else ((topk,), "int64")
+        self.weights = None if weights is None else ((topk,), "float32")
+        self.src_idx: RowKind = (), "int32"
+
+    def empty(self, kind: RowKind | None, rows: int) -> Array | None:
+        return None if kind is None else self.new.empty((rows, *kind[0]), kind[1])
 
 
-def _rows(checks: Checks, given: Any) -> Rows:
-    x, scales = given if isinstance(given, tuple) else (given, None)
-    x = checks.array("x", x, (), (None, None))
+def _row_bytes(array: Array | None) -> int:
+    return 0 if array is None else shape_of(array)[1] * item_bytes(array)
+
+
+def _given(call: DispatchCall, known: DispatchHandle | None) -> tuple[Array | None, ...]:
+    """x, scales, which token goes where; and, but with a handle, rows per expert, ids, weights."""
+    x, scales = call.x if isinstance(call.x, tuple) else (call.x, None)
+    if known is not None:
+        return x, scales, known.is_token_in_rank, None, None, None
+    return (
+        x, scales, call.is_token_in_rank, call.num_tokens_per_expert, call.topk_idx,
+        call.topk_weights,
+    )  # fmt: skip
+
+
+def _check_dispatch(
+    checks: Checks, buffer: "Buffer", call: DispatchCall, known: DispatchHandle | None
+) -> DispatchForm:
+    arrays = x, scales, is_in, per_expert, ids, weights = _given(call, known)
+    checks.array("x", x, (), (None, None))
+    tokens = shape_of(x)[0]
     if scales is not None:
-        scales = checks.array("x scales", scales, (), (shape_of(x)[0], None))
-    return Rows(x, scales)
+        checks.array("x scales", scales, (), (tokens, None))
+    alignment = checks.whole("expert_alignment", call.expert_alignment, 1)
+    num_worst_tokens = checks.whole("num_worst_tokens", call.num_worst_tokens)
+    checks.array("is_token_in_rank", is_in, ("bool",), (tokens, buffer.group_size))
+    if known is None:
+        checks.array("num_tokens_per_expert", per_expert, ("int32",), (None,))
+        if call.num_tokens_per_rank is None:
+            raise checks.refuse("num_tokens_per_rank", "an array", "None")
+        if ids is not None:
+            checks.array("topk_idx", ids, ("int64",), (tokens, None))
+        elif weights is not None:
+            raise checks.refuse("topk_idx", "an array beside topk_weights", "None")
+        if weights is not None:
+            checks.array("topk_weights", weights, ("float32",), shape_of(ids))
+    return DispatchForm(arrays, alignment, num_worst_tokens)
 
 
 def dispatch(
     buffer: "Buffer", calls: Calls, call: DispatchCall
 ) -> tuple[Any, Array | None, Array | None, list[int] | None, DispatchHandle]:
     checks = Checks("dispatch", buffer.rank, calls.gpu)
-    rows = _rows(checks, call.x)
-    call.expert_alignment = checks.whole("expert_alignment", call.expert_alignment, 1)
-    call.num_worst_tokens = checks.whole("num_worst_tokens", call.num_worst_tokens)
-    tokens, n = shape_of(rows.x)[0], buffer.group_size
     known = None if call.handle is None else _own_handle(checks, buffer, calls, call.handle)
     if known is not None and (call.topk_idx is not None or call.topk_weights is not None):
         raise checks.refuse("topk_idx", "None beside a handle", "an array")
-    given = known.is_token_in_rank if known is not None else call.is_token_in_rank
-    is_in = checks.array("is_token_in_rank", given, ("bool",), (tokens, n))
-    ids, weights, per_expert = _choices(checks, call, tokens, known)
-    topk = 0 if ids is None else shape_of(ids)[1]
-    num_experts = 0 if per_expert is None else shape_of(per_expert)[0]
-    sizes = (tokens, rows.bytes_of(rows.x), rows.bytes_of(rows.scales), topk, num_experts)
-    arrays = (rows.x, rows.scales, is_in, per_expert, ids, weights)
-    begun = calls.begin(arrays, sizes, known, call.num_worst_tokens)
-    room = call.num_worst_tokens or begun.num_rows
+    given = _given(call, known)
+    has_counts = call.num_tokens_per_rank is not None
+    key = key_of(
+        given, "dispatch", known is not None, has_counts, call.expert_alignment,
+        call.num_worst_tokens,
+    )  # fmt: skip
+    form: DispatchForm | None = calls.checked.find(key)
+    if form is None:
+        form = _check_dispatch(checks, buffer, call, known)
+        calls.checked.keep(key, form)
+    begun = calls.begin(given, form.sizes, known, form.num_worst_tokens)
+    room = form.num_worst_tokens or begun.num_rows
     if room < begun.num_rows:
         calls.abandon(begun)
         raise checks.refuse("num_worst_tokens", f"{begun.num_rows} or more", room)
-    new = library_of(rows.x)
     try:
-        out = _Outputs(new, rows, room, topk, weights is not None, ids is not None)
-        if calls.fails_late and out.ids is not None:
-            # What is enqueued behind this makes addresses of ids, whether rows have come or not.
-            out.ids[:] = -1
-        calls.finish(begun, (out.x, out.scales, out.ids, out.weights, out.src_idx), room)
+        x, scales = form.empty(form.x, room), form.empty(form.scales, room)
+        ids, weights = form.empty(form.ids, room), form.empty(form.weights, room)
+        src_idx = form.empty(form.src_idx, room)
+        calls.finish(begun, (x, scales, ids, weights, src_idx), room)
     except BaseException:  # no memory, or Ctrl-C: calls go on
         calls.abandon(begun)
         raise
-    handle = known or _make_handle(buffer, calls, new, begun, out.src_idx, is_in)
-    recv_x = out.x if rows.scales is None else (out.x, out.scales)
+    handle = known or _make_handle(buffer, calls, form.new, begun, src_idx, given[2])
+    recv_x = x if scales is None else (x, scales)
     if known is not None:
         return recv_x, None, None, None, handle
-    return recv_x, out.ids, out.weights, _counts(call, begun), handle
+    return recv_x, ids, weights, _counts(form, begun), handle
 
 
-def _counts(call: DispatchCall, begun: Any) -> list[int]:
-    if call.num_worst_tokens:
+def _counts(form: DispatchForm, begun: Any) -> list[int]:
+    if form.num_worst_tokens:
         return []
-    unit = call.expert_alignment
+    unit = form.alignment
+    if unit == 1:
+        return begun.per_expert  # type: ignore[no-any-return]
     return [(rows + unit - 1) // unit * unit for rows in begun.per_expert]
-
-
-class _Outputs:
-    def __init__(
-        self, new: Library, rows: Rows, room: int, topk: int, has_weights: bool, has_ids: bool
-    ) -> None:
-        self.x = new.empty((room, *shape_of(rows.x)[1:]), dtype_name(rows.x))
-        self.scales = (
-            None
-            if rows.scales is None
-            else new.empty((room, *shape_of(rows.scales)[1:]), dtype_name(rows.scales))
-        )
-        self.ids = new.empty((room, topk), "int64") if has_ids else None
-        self.weights = new.empty((room, topk), "float32") if has_weights else None
-        self.src_idx = new.empty((room,), "int32")
-
-
-def _choices(
-    checks: Checks, call: DispatchCall, tokens: int, known: DispatchHandle | None
-) -> tuple[Array | None, Array | None, Array | None]:
-    """Ids, weights and counts of a call without a handle."""
-    if known is not None:
-        return None, None, None
-    per_expert = checks.array(
-        "num_tokens_per_expert", call.num_tokens_per_expert, ("int32",), (None,)
-    )
-    if call.num_tokens_per_rank is None:
-        raise checks.refuse("num_tokens_per_rank", "an array", "None")
-    if call.topk_idx is None:
-        if call.topk_weights is not None:
-            raise checks.refuse("topk_idx", "an array beside topk_weights", "None")
-        return None, None, per_expert
-    ids = checks.array("topk_idx", call.topk_idx, ("int64",), (tokens, None))
-    if call.topk_weights is None:
-        return ids, None, per_expert
-    return (
-        ids,
-        checks.array("topk_weights", call.topk_weights, ("float32",), shape_of(ids)),
-        per_expert,
-    )
 
 
 def _own_handle(checks: Checks, buffer: "Buffer", calls: Calls, handle: Any) -> DispatchHandle:
@@ -158,16 +219,45 @@ def _make_handle(
     return handle
 
 
-def _biases(
-    checks: Checks, given: Any, dtype: str, shape: tuple[int, ...]
-) -> tuple[Array | None, Array | None]:
+# ---- combine ----
+
+
+@dataclass(frozen=True)
+class CombineForm:
+    """What checks of a combine have found, of all calls like it; sizes: rows, tokens, hidden, K."""
+
+    new: Library
+    sizes: tuple[int, int, int, int]
+    dtype: str
+
+
+def _biases(checks: Checks, given: Any) -> tuple[Array | None, Array | None]:
+    if given is None:
+        return None, None
     listed = list(given) or [None] if isinstance(given, tuple | list) else [given]
     if len(listed) > 2:
         raise checks.refuse("bias", "at most two", len(listed))
-    checked = [
-        None if each is None else checks.array("bias", each, (dtype,), shape) for each in listed
-    ]
-    return checked[0], checked[1] if len(checked) > 1 else None
+    return listed[0], listed[1] if len(listed) > 1 else None
+
+
+def _check_combine(
+    checks: Checks, handle: DispatchHandle, arrays: tuple[Array | None, ...]
+) -> CombineForm:
+    x, topk_weights, *biases = arrays
+    checks.array("x", x, _SUMMABLE, (None, None))
+    rows, hidden = _pair(x)
+    received = shape_of(handle.recv_src_idx)[0]
+    if rows != received:
+        raise checks.refuse("x", f"the {received} rows that dispatch gave", rows)
+    topk = 0
+    if topk_weights is not None:
+        checks.array("topk_weights", topk_weights, ("float32",), (rows, None))
+        topk = shape_of(topk_weights)[1]
+    tokens = shape_of(handle.is_token_in_rank)[0]
+    for each in biases:
+        if each is not None:
+            checks.array("bias", each, (dtype_name(x),), (tokens, hidden))
+    return CombineForm(library_of(x), (rows, tokens, hidden, topk), dtype_name(x))
 
 
 def combine(
@@ -185,24 +275,19 @@ def combine(
     if partial is not None and calls.gpu is not None:
         raise checks.unsupported("partial", "the GPUs of a buffer are of one node")
     handle = _own_handle(checks, buffer, calls, given)
-    x = checks.array("x", x, _SUMMABLE, (None, None))
-    rows, hidden = shape_of(x)
-    received = shape_of(handle.recv_src_idx)[0]
-    if rows != received:
-        raise checks.refuse("x", f"the {received} rows that dispatch gave", rows)
-    weights, topk = None, 0
-    if topk_weights is not None:
-        weights = checks.array("topk_weights", topk_weights, ("float32",), (rows, None))
-        topk = shape_of(weights)[1]
-    tokens = shape_of(handle.is_token_in_rank)[0]
-    bias_0, bias_1 = _biases(checks, bias, dtype_name(x), (tokens, hidden))
-    new = library_of(x)
-    out = new.empty((tokens, hidden), dtype_name(x))
-    out_weights = new.empty((tokens, topk), "float32") if weights is not None else None
-    arrays = (x, weights, bias_0, bias_1, out, out_weights)
-    sizes = (rows, tokens, hidden, topk)
+    arrays = (x, topk_weights, *_biases(checks, bias))
+    key = key_of((*arrays, handle.recv_src_idx, handle.is_token_in_rank), "combine")
+    form: CombineForm | None = calls.checked.find(key)
+    if form is None:
+        form = _check_combine(checks, handle, arrays)
+        calls.checked.keep(key, form)
+    _, tokens, hidden, topk = form.sizes
+    out = form.new.empty((tokens, hidden), form.dtype)
+    out_weights = None if topk_weights is None else form.new.empty((tokens, topk), "float32")
     if partial is None:
-        calls.combine(handle, arrays, sizes, dtype_name(x))
+        calls.combine(handle, (*arrays, out, out_weights), form.sizes, form.dtype)
     else:
-        calls.combine(handle, arrays, sizes, dtype_name(x), sums_by_node=True)
+        calls.combine(
+            handle, (*arrays, out, out_weights), form.sizes, form.dtype, sums_by_node=True
+        )
     return out, out_weights

@@ -51,6 +51,12 @@ Status check_words(const LowLatencyDispatch& call, int num_ranks) {
       most, call.num_experts / num_ranks, call.num_topk, call.max_tokens);
 }
 
+Status check_rows(const LowLatencyDispatch& call, const LowLatencyRows& rows) {
+  BRAID_RETURN_IF_ERROR(check_place(rows.x, "recv_x"));
+  if (!call.has_weights || rows.copies.is_whole()) return {};
+  return invalid_argument("asked for room for copies, found none");
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Buffer>> Buffer::create(comm::Device& device, uint64_t half_bytes) {
@@ -79,16 +85,20 @@ uint32_t Buffer::blocks(const comm::Device& device, const Launch& launch, uint64
       std::min<uint64_t>(static_cast<uint64_t>(std::clamp(asked, 1, kMostBlocks)), busy));
 }
 
-template <typename Args>
-Status Buffer::enqueue(comm::Device& device, const Result<sys::Kernel>& kernel, const Args& args,
-                       const Launch& launch, uint64_t bytes) {
-  BRAID_RETURN_IF_ERROR(kernel.status());
+template <typename LaunchAll>
+Status Buffer::enqueue(comm::Device& device, const Launch& launch, const LaunchAll& launch_all) {
   BRAID_RETURN_IF_ERROR(device.begin(launch.stream));
-  const Status launched =
-      sys::launch(device.cuda(), kernel.value(), {blocks(device, launch, bytes), kThreads},
-                  launch.stream, args);
+  const Status launched = launch_all();
   const Status ended = device.end(launch.stream);
   return launched.ok() ? ended : launched;
+}
+
+template <typename Args>
+Status Buffer::start(comm::Device& device, const Result<sys::Kernel>& kernel, const Args& args,
+                     const Launch& launch, uint64_t bytes) {
+  BRAID_RETURN_IF_ERROR(kernel.status());
+  return sys::launch(device.cuda(), kernel.value(), {blocks(device, launch, bytes), kThreads},
+                     launch.stream, args);
 }
 
 Status Buffer::check_half() const {
@@ -105,6 +115,17 @@ Status Buffer::check_send(const Call& call) const {
   BRAID_RETURN_IF_ERROR(check_room(call, layout()));
   BRAID_RETURN_IF_ERROR(check_place(call.x, "x"));
   return check_half();
+}
+
+Status Buffer::check_dispatch(const LowLatencyDispatch& call) const {
+  BRAID_RETURN_IF_ERROR(check_shape(call, size()));
+  BRAID_RETURN_IF_ERROR(check_words(call, size()));
+  return check_send(call);
+}
+
+uint64_t Buffer::open_half() {
+  is_open_[num_sent_ % kHalves] = true;
+  return num_sent_++;
 }
 
 Status Buffer::check_received(uint64_t number) const {
@@ -134,18 +155,16 @@ Status Buffer::count(comm::Device& device, const int64_t* ids, int num_tokens, i
                         out.is_in_rank,
                         memory_->team().watch};
   const Launch alone{launch.stream, 1};
-  return in_rank(kName,
-                 enqueue(device, find_entry(device.kernels(), Entry::kLayout, {}), args, alone));
+  return in_rank(kName, enqueue(device, alone, [&] {
+                   return start(device, find_entry(device.kernels(), Entry::kLayout, {}), args,
+                                alone);
+                 }));
 }
 
 // ---- low latency ----
 
-Result<uint64_t> Buffer::send(comm::Device& device, const LowLatencyDispatch& call, Ticket* ticket,
-                              const Launch& launch) {
-  const char* const name = call_name(CallKind::kLowLatencyDispatch);
-  BRAID_RETURN_IF_ERROR(in_rank(name, check_shape(call, size())));
-  BRAID_RETURN_IF_ERROR(in_rank(name, check_words(call, size())));
-  BRAID_RETURN_IF_ERROR(in_rank(name, check_send(call)));
+Status Buffer::start_send(comm::Device& device, const LowLatencyDispatch& call, Ticket* ticket,
+                          const Launch& launch) {
   LlSendArgs args{};
   args.team = memory_->team();
   args.shape = shape_of(call);
@@ -160,21 +179,13 @@ Result<uint64_t> Buffer::send(comm::Device& device, const LowLatencyDispatch& ca
   args.num_experts = call.num_experts;
   args.form = call.form;
   args.ticket = ticket;
-  BRAID_RETURN_IF_ERROR(in_rank(
-      name, enqueue(device, find_entry(device.kernels(), Entry::kSend, call.dtype, call.form), args,
-                    launch, product(call.num_tokens, 1, args.x_bytes))));
-  is_open_[num_sent_ % kHalves] = true;
-  return num_sent_++;
+  return start(device, find_entry(device.kernels(), Entry::kSend, call.dtype, call.form), args,
+               launch, product(call.num_tokens, 1, args.x_bytes));
 }
 
-Status Buffer::receive(comm::Device& device, uint64_t number, const LowLatencyDispatch& call,
-                       const LowLatencyRows& rows, int32_t* stats, const Ticket* ticket,
-                       const Launch& launch) {
-  const char* const name = call_name(CallKind::kLowLatencyDispatch);
-  BRAID_RETURN_IF_ERROR(in_rank(name, check_received(number)));
-  BRAID_RETURN_IF_ERROR(in_rank(name, check_place(rows.x, "recv_x")));
-  if (call.has_weights && !rows.copies.is_whole())
-    return in_rank(name, invalid_argument("asked for room for copies, found none"));
+Status Buffer::start_fan_out(comm::Device& device, const LowLatencyDispatch& call,
+                             const LowLatencyRows& rows, int32_t* stats, const Ticket* ticket,
+                             const Launch& launch) {
   LlFanOutArgs args{};
   args.team = memory_->team();
   args.shape = shape_of(call);
@@ -194,22 +205,44 @@ Status Buffer::receive(comm::Device& device, uint64_t number, const LowLatencyDi
   if (call.has_weights) args.copies = rows.copies;
   args.stats = stats;
   args.wait_ns = rows.wait_ns;
-  BRAID_RETURN_IF_ERROR(
-      in_rank(name, enqueue(device, find_entry(device.kernels(), Entry::kFanOut, call.dtype), args,
-                            launch, product(call.max_tokens, 2 * size(), args.row_bytes))));
+  return start(device, find_entry(device.kernels(), Entry::kFanOut, call.dtype), args, launch,
+               product(call.max_tokens, 2 * size(), args.row_bytes));
+}
+
+Result<uint64_t> Buffer::send(comm::Device& device, const LowLatencyDispatch& call, Ticket* ticket,
+                              const Launch& launch) {
+  const char* const name = call_name(CallKind::kLowLatencyDispatch);
+  BRAID_RETURN_IF_ERROR(in_rank(name, check_dispatch(call)));
+  BRAID_RETURN_IF_ERROR(in_rank(
+      name, enqueue(device, launch, [&] { return start_send(device, call, ticket, launch); })));
+  return open_half();
+}
+
+Status Buffer::receive(comm::Device& device, uint64_t number, const LowLatencyDispatch& call,
+                       const LowLatencyRows& rows, int32_t* stats, const Ticket* ticket,
+                       const Launch& launch) {
+  const char* const name = call_name(CallKind::kLowLatencyDispatch);
+  BRAID_RETURN_IF_ERROR(in_rank(name, check_received(number)));
+  BRAID_RETURN_IF_ERROR(in_rank(name, check_rows(call, rows)));
+  BRAID_RETURN_IF_ERROR(in_rank(name, enqueue(device, launch, [&] {
+                                  return start_fan_out(device, call, rows, stats, ticket, launch);
+                                })));
   is_open_[number % kHalves] = false;
   return {};
 }
 
-Result<uint64_t> Buffer::send(comm::Device& device, const LowLatencyCombine& call, const Ticket* of,
-                              Ticket* ticket, const Launch& launch) {
-  const char* const name = call_name(CallKind::kLowLatencyCombine);
-  BRAID_RETURN_IF_ERROR(in_rank(name, check_send(call)));
-  BRAID_RETURN_IF_ERROR(in_rank(name, call.sums_by_rank
-                                          ? enqueue_rank_return(device, call, of, ticket, launch)
-                                          : enqueue_return(device, call, of, ticket, launch)));
-  is_open_[num_sent_ % kHalves] = true;
-  return num_sent_++;
+Status Buffer::run(comm::Device& device, const LowLatencyDispatch& call, const LowLatencyRows& rows,
+                   int32_t* stats, Ticket* ticket, const Launch& launch) {
+  const char* const name = call_name(CallKind::kLowLatencyDispatch);
+  BRAID_RETURN_IF_ERROR(in_rank(name, check_dispatch(call)));
+  BRAID_RETURN_IF_ERROR(in_rank(name, check_rows(call, rows)));
+  return in_rank(name, enqueue(device, launch, [&]() -> Status {
+                   BRAID_RETURN_IF_ERROR(start_send(device, call, ticket, launch));
+                   const uint64_t number = open_half();
+                   BRAID_RETURN_IF_ERROR(start_fan_out(device, call, rows, stats, ticket, launch));
+                   is_open_[number % kHalves] = false;
+                   return {};
+                 }));
 }
 
 template <typename Args>
@@ -228,29 +261,25 @@ Args Buffer::return_args(const LowLatencyCombine& call, const Ticket* of, Ticket
   return args;
 }
 
-Status Buffer::enqueue_return(comm::Device& device, const LowLatencyCombine& call, const Ticket* of,
-                              Ticket* ticket, const Launch& launch) {
+Status Buffer::start_return(comm::Device& device, const LowLatencyCombine& call, const Ticket* of,
+                            Ticket* ticket, const Launch& launch) {
+  const uint64_t bytes = product(call.max_tokens, call.num_topk, call.row_bytes());
+  if (call.sums_by_rank) {
+    auto args = return_args<LlRankReturnArgs>(call, of, ticket);
+    args.copies = call.copies;
+    return start(device, find_entry(device.kernels(), Entry::kRankReturn, call.dtype), args, launch,
+                 bytes);
+  }
   auto args = return_args<LlReturnArgs>(call, of, ticket);
   args.slots = call.slots;
   args.layout_range = call.layout_range;
-  return enqueue(device, find_entry(device.kernels(), Entry::kReturn, call.dtype), args, launch,
-                 product(call.max_tokens, call.num_topk, args.row_bytes));
+  return start(device, find_entry(device.kernels(), Entry::kReturn, call.dtype), args, launch,
+               bytes);
 }
 
-Status Buffer::enqueue_rank_return(comm::Device& device, const LowLatencyCombine& call,
-                                   const Ticket* of, Ticket* ticket, const Launch& launch) {
-  auto args = return_args<LlRankReturnArgs>(call, of, ticket);
-  args.copies = call.copies;
-  return enqueue(device, find_entry(device.kernels(), Entry::kRankReturn, call.dtype), args, launch,
-                 product(call.max_tokens, call.num_topk, args.row_bytes));
-}
-
-Status Buffer::receive(comm::Device& device, uint64_t number, const LowLatencyCombine& call,
-                       std::byte* out, int64_t* wait_ns, const Ticket* of, const Ticket* ticket,
-                       const Launch& launch) {
-  const char* const name = call_name(CallKind::kLowLatencyCombine);
-  BRAID_RETURN_IF_ERROR(in_rank(name, check_received(number)));
-  BRAID_RETURN_IF_ERROR(in_rank(name, check_place(out, "out")));
+Status Buffer::start_sum(comm::Device& device, const LowLatencyCombine& call, std::byte* out,
+                         int64_t* wait_ns, const Ticket* of, const Ticket* ticket,
+                         const Launch& launch) {
   LlSumArgs args{};
   args.team = memory_->team();
   args.shape = shape_of(call);
@@ -265,11 +294,45 @@ Status Buffer::receive(comm::Device& device, uint64_t number, const LowLatencyCo
   args.out = out;
   args.wait_ns = wait_ns;
   const Entry entry = call.sums_by_rank ? Entry::kRankSum : Entry::kSum;
-  BRAID_RETURN_IF_ERROR(
-      in_rank(name, enqueue(device, find_entry(device.kernels(), entry, call.dtype), args, launch,
-                            product(call.num_tokens, call.num_topk, args.row_bytes))));
+  return start(device, find_entry(device.kernels(), entry, call.dtype), args, launch,
+               product(call.num_tokens, call.num_topk, args.row_bytes));
+}
+
+Result<uint64_t> Buffer::send(comm::Device& device, const LowLatencyCombine& call, const Ticket* of,
+                              Ticket* ticket, const Launch& launch) {
+  const char* const name = call_name(CallKind::kLowLatencyCombine);
+  BRAID_RETURN_IF_ERROR(in_rank(name, check_send(call)));
+  BRAID_RETURN_IF_ERROR(in_rank(name, enqueue(device, launch, [&] {
+                                  return start_return(device, call, of, ticket, launch);
+                                })));
+  return open_half();
+}
+
+Status Buffer::receive(comm::Device& device, uint64_t number, const LowLatencyCombine& call,
+                       std::byte* out, int64_t* wait_ns, const Ticket* of, const Ticket* ticket,
+                       const Launch& launch) {
+  const char* const name = call_name(CallKind::kLowLatencyCombine);
+  BRAID_RETURN_IF_ERROR(in_rank(name, check_received(number)));
+  BRAID_RETURN_IF_ERROR(in_rank(name, check_place(out, "out")));
+  BRAID_RETURN_IF_ERROR(in_rank(name, enqueue(device, launch, [&] {
+                                  return start_sum(device, call, out, wait_ns, of, ticket, launch);
+                                })));
   is_open_[number % kHalves] = false;
   return {};
+}
+
+Status Buffer::run(comm::Device& device, const LowLatencyCombine& call, std::byte* out,
+                   int64_t* wait_ns, const Ticket* of, Ticket* ticket, const Launch& launch) {
+  const char* const name = call_name(CallKind::kLowLatencyCombine);
+  BRAID_RETURN_IF_ERROR(in_rank(name, check_send(call)));
+  BRAID_RETURN_IF_ERROR(in_rank(name, check_place(out, "out")));
+  return in_rank(name, enqueue(device, launch, [&]() -> Status {
+                   BRAID_RETURN_IF_ERROR(start_return(device, call, of, ticket, launch));
+                   const uint64_t number = open_half();
+                   BRAID_RETURN_IF_ERROR(start_sum(device, call, out, wait_ns, of, ticket, launch));
+                   is_open_[number % kHalves] = false;
+                   return {};
+                 }));
 }
 
 // ---- normal ----
@@ -300,25 +363,50 @@ DispatchArgs Buffer::arguments(const Dispatch& call, const Ticket* of, Ticket* t
   return args;
 }
 
-Status Buffer::begin(comm::Device& device, const Dispatch& call, const Ticket* of, Ticket* ticket,
-                     int32_t* incoming, bool tells_host, const Launch& launch) {
-  const char* const name = call_name(CallKind::kDispatch);
-  BRAID_RETURN_IF_ERROR(in_rank(name, check_shape(call, size())));
-  BRAID_RETURN_IF_ERROR(in_rank(name, check_counts(call.num_experts, call.num_topk)));
-  BRAID_RETURN_IF_ERROR(in_rank(name, check_place(call.x, "x")));
+Status Buffer::check_begin(const Dispatch& call) const {
+  BRAID_RETURN_IF_ERROR(check_shape(call, size()));
+  BRAID_RETURN_IF_ERROR(check_counts(call.num_experts, call.num_topk));
+  BRAID_RETURN_IF_ERROR(check_place(call.x, "x"));
+  const Rounds rounds = rounds_of(call, layout().region_bytes(), size());
+  if (rounds.tokens == 0)
+    return no_room_for_copies(rounds.begin + rounds.copy_bytes, layout().region_bytes());
+  return check_nothing_is_open();
+}
+
+Status Buffer::start_begin(comm::Device& device, const Dispatch& call, const Ticket* of,
+                           Ticket* ticket, int32_t* incoming, bool tells_host,
+                           const Launch& launch) {
   DispatchArgs args = arguments(call, of, ticket, incoming);
-  if (args.rounds.tokens == 0)
-    return in_rank(name, no_room_for_copies(args.rounds.begin + args.rounds.copy_bytes,
-                                            layout().region_bytes()));
-  BRAID_RETURN_IF_ERROR(in_rank(name, check_nothing_is_open()));
   if (tells_host) {
     std::atomic_ref(memory_->host_incoming()[0]).store(0, std::memory_order_relaxed);
     args.host_incoming = memory_->device_incoming();
   }
-  BRAID_RETURN_IF_ERROR(in_rank(
-      name, enqueue(device, find_entry(device.kernels(), Entry::kBegin, {}), args, launch)));
+  BRAID_RETURN_IF_ERROR(
+      start(device, find_entry(device.kernels(), Entry::kBegin, {}), args, launch));
   is_begun_ = true;
   return {};
+}
+
+Status Buffer::start_finish(comm::Device& device, const Dispatch& call, const DispatchedRows& rows,
+                            const Ticket* of, Ticket* ticket, int32_t* incoming,
+                            const Launch& launch) {
+  DispatchArgs args = arguments(call, of, ticket, incoming);
+  args.out = rows.x;
+  args.out_side = rows.side;
+  args.out_ids = rows.ids;
+  args.out_weights = rows.weights;
+  args.source_token = rows.source_token;
+  args.room_rows = rows.num_rows;
+  return start(device, find_entry(device.kernels(), Entry::kFinish, {}), args, launch);
+}
+
+Status Buffer::begin(comm::Device& device, const Dispatch& call, const Ticket* of, Ticket* ticket,
+                     int32_t* incoming, bool tells_host, const Launch& launch) {
+  const char* const name = call_name(CallKind::kDispatch);
+  BRAID_RETURN_IF_ERROR(in_rank(name, check_begin(call)));
+  return in_rank(name, enqueue(device, launch, [&] {
+                   return start_begin(device, call, of, ticket, incoming, tells_host, launch);
+                 }));
 }
 
 Result<Incoming> Buffer::await_incoming(comm::Device& device, const Dispatch& call,
@@ -357,17 +445,26 @@ Status Buffer::finish(comm::Device& device, const Dispatch& call, const Dispatch
   const char* const name = call_name(CallKind::kDispatch);
   if (!is_begun_) return in_rank(name, invalid_argument("nothing was begun"));
   BRAID_RETURN_IF_ERROR(in_rank(name, check_place(rows.x, "recv_x")));
-  DispatchArgs args = arguments(call, of, ticket, incoming);
-  args.out = rows.x;
-  args.out_side = rows.side;
-  args.out_ids = rows.ids;
-  args.out_weights = rows.weights;
-  args.source_token = rows.source_token;
-  args.room_rows = rows.num_rows;
-  BRAID_RETURN_IF_ERROR(in_rank(
-      name, enqueue(device, find_entry(device.kernels(), Entry::kFinish, {}), args, launch)));
+  BRAID_RETURN_IF_ERROR(in_rank(name, enqueue(device, launch, [&] {
+                                  return start_finish(device, call, rows, of, ticket, incoming,
+                                                      launch);
+                                })));
   is_begun_ = false;
   return {};
+}
+
+Status Buffer::run(comm::Device& device, const Dispatch& call, const DispatchedRows& rows,
+                   const Ticket* of, Ticket* ticket, int32_t* incoming, const Launch& launch) {
+  const char* const name = call_name(CallKind::kDispatch);
+  BRAID_RETURN_IF_ERROR(in_rank(name, check_begin(call)));
+  BRAID_RETURN_IF_ERROR(in_rank(name, check_place(rows.x, "recv_x")));
+  return in_rank(
+      name, enqueue(device, launch, [&]() -> Status {
+        BRAID_RETURN_IF_ERROR(start_begin(device, call, of, ticket, incoming, false, launch));
+        BRAID_RETURN_IF_ERROR(start_finish(device, call, rows, of, ticket, incoming, launch));
+        is_begun_ = false;
+        return {};
+      }));
 }
 
 // To the kernel no rows come: it finds room for them, and takes none.
@@ -379,9 +476,9 @@ Status Buffer::abandon(comm::Device& device, const Dispatch& call, const Ticket*
   BRAID_RETURN_IF_ERROR(
       in_rank(name, device.cuda().fill(head + offsetof(IncomingHead, num_rows), 0,
                                        sizeof(IncomingHead::num_rows), launch.stream)));
-  const DispatchArgs args = arguments(call, of, ticket, incoming);
-  return in_rank(name,
-                 enqueue(device, find_entry(device.kernels(), Entry::kFinish, {}), args, launch));
+  return in_rank(name, enqueue(device, launch, [&] {
+                   return start_finish(device, call, {}, of, ticket, incoming, launch);
+                 }));
 }
 
 Status Buffer::combine(comm::Device& device, const Combine& call, const int32_t* incoming,
@@ -412,8 +509,10 @@ Status Buffer::combine(comm::Device& device, const Combine& call, const int32_t*
   args.of = of;
   args.out = call.out;
   args.out_weights = call.out_weights;
-  return in_rank(name, enqueue(device, find_entry(device.kernels(), Entry::kCombine, call.dtype),
-                               args, launch));
+  return in_rank(name, enqueue(device, launch, [&] {
+                   return start(device, find_entry(device.kernels(), Entry::kCombine, call.dtype),
+                                args, launch);
+                 }));
 }
 
 }  // namespace braid::moe::gpu

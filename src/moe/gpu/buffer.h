@@ -62,6 +62,12 @@ class Buffer {
                  std::byte* out, int64_t* wait_ns, const Ticket* of, const Ticket* ticket,
                  const Launch& launch);
 
+  /// Both halves at once, as one call of the comm: the same kernels, and nothing stays to be received.
+  Status run(comm::Device& device, const LowLatencyDispatch& call, const LowLatencyRows& rows,
+             int32_t* stats, Ticket* ticket, const Launch& launch);
+  Status run(comm::Device& device, const LowLatencyCombine& call, std::byte* out, int64_t* wait_ns,
+             const Ticket* of, Ticket* ticket, const Launch& launch);
+
   /// A dispatch in two steps. `incoming`: incoming_words() of device memory, which finish() and the
   /// combine need; with `tells_host` await_incoming() reads it. finish() must follow.
   Status begin(comm::Device& device, const Dispatch& call, const Ticket* of, Ticket* ticket,
@@ -71,6 +77,10 @@ class Buffer {
                                   const std::function<Status()>& interrupt);
   Status finish(comm::Device& device, const Dispatch& call, const DispatchedRows& rows,
                 const Ticket* of, Ticket* ticket, int32_t* incoming, const Launch& launch);
+  /// Both steps at once, as one call of the comm, for who knows how much room there must be. Where it
+  /// fails behind the first one, abandon() is as after begin().
+  Status run(comm::Device& device, const Dispatch& call, const DispatchedRows& rows,
+             const Ticket* of, Ticket* ticket, int32_t* incoming, const Launch& launch);
   /// In place of finish(), for who has no room for what comes: the other rounds leave, and what comes
   /// is given back unread, so that the others go on and this rank's next call is as any. Nothing was
   /// begun: ok.
@@ -90,21 +100,37 @@ class Buffer {
   Status check_half() const;
   template <typename Call>
   Status check_send(const Call& call) const;
+  Status check_dispatch(const LowLatencyDispatch& call) const;
   Status check_received(uint64_t number) const;
   Status check_nothing_is_open() const;
+  Status check_begin(const Dispatch& call) const;
+  /// A send's number, when its kernel is enqueued.
+  uint64_t open_half();
   Status in_rank(const char* call, const Status& status) const;
   DispatchArgs arguments(const Dispatch& call, const Ticket* of, Ticket* ticket,
                          int32_t* incoming) const;
   /// What both ways of a return are told: LlReturnArgs, or LlRankReturnArgs.
   template <typename Args>
   Args return_args(const LowLatencyCombine& call, const Ticket* of, Ticket* ticket) const;
-  Status enqueue_return(comm::Device& device, const LowLatencyCombine& call, const Ticket* of,
-                        Ticket* ticket, const Launch& launch);
-  Status enqueue_rank_return(comm::Device& device, const LowLatencyCombine& call, const Ticket* of,
-                             Ticket* ticket, const Launch& launch);
+  /// Kernels of a call; `launch_all` launches them, behind the comm's call before.
+  template <typename LaunchAll>
+  Status enqueue(comm::Device& device, const Launch& launch, const LaunchAll& launch_all);
   template <typename Args>
-  Status enqueue(comm::Device& device, const Result<sys::Kernel>& kernel, const Args& args,
-                 const Launch& launch, uint64_t bytes = kMuch);
+  Status start(comm::Device& device, const Result<sys::Kernel>& kernel, const Args& args,
+               const Launch& launch, uint64_t bytes = kMuch);
+  Status start_send(comm::Device& device, const LowLatencyDispatch& call, Ticket* ticket,
+                    const Launch& launch);
+  Status start_fan_out(comm::Device& device, const LowLatencyDispatch& call,
+                       const LowLatencyRows& rows, int32_t* stats, const Ticket* ticket,
+                       const Launch& launch);
+  Status start_return(comm::Device& device, const LowLatencyCombine& call, const Ticket* of,
+                      Ticket* ticket, const Launch& launch);
+  Status start_sum(comm::Device& device, const LowLatencyCombine& call, std::byte* out,
+                   int64_t* wait_ns, const Ticket* of, const Ticket* ticket, const Launch& launch);
+  Status start_begin(comm::Device& device, const Dispatch& call, const Ticket* of, Ticket* ticket,
+                     int32_t* incoming, bool tells_host, const Launch& launch);
+  Status start_finish(comm::Device& device, const Dispatch& call, const DispatchedRows& rows,
+                      const Ticket* of, Ticket* ticket, int32_t* incoming, const Launch& launch);
 
   static constexpr uint64_t kMuch = ~uint64_t{0};
 

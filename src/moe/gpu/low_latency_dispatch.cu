@@ -515,6 +515,17 @@ __device__ void put_all_columns(const LlFanOutArgs& args, const Incoming& in,
   }
 }
 
+/// All threads of block 0, in place of what it tells the caller where rows have come: its wait was in vain.
+/// What is enqueued behind this makes addresses of these numbers, and their memory is not initialised.
+__device__ void say_nothing_came(const LlFanOutArgs& args) {
+  const int n = args.team.layout.num_ranks, num_local = args.num_experts / n;
+  for (int i = static_cast<int>(threadIdx.x); i < num_local * n; i += kThreads) {
+    args.layout_range[i] = 0;
+    if (i < num_local) args.count[i] = 0;
+    if (i < n && args.copies.counts != nullptr) args.copies.counts[i] = 0;
+  }
+}
+
 __device__ void fan_out(const LlFanOutArgs& args, const Phase& phase, const Incoming& in,
                         bool by_columns, FanOutMemory* memory) {
   const RowCounts counts(args, phase);
@@ -571,6 +582,8 @@ BRAID_MOE_KERNEL(braid_moe_ll_fan_out, LlFanOutArgs) {
       steps.arrive(0);
       if (steps.await_all(args.team, 0)) put_all_columns(args, in, memory);
     }
+  } else if (blockIdx.x == 0) {
+    say_nothing_came(args);
   }
   const int last_step = by_columns ? 1 : 0;
   if (!steps.arrive(last_step)) return;

@@ -148,6 +148,7 @@ __device__ const IncomingHead& head_of(const int32_t* incoming) {
 struct Places {
   int32_t next[kMostRanks];  // each source's next row
   int32_t begins[kMostRanks + 1];
+  bool are_all_filled;  // so far; kept here, for there is no register left
 };
 
 /// By a warp.
@@ -208,6 +209,15 @@ __device__ void fill_rest(const DispatchArgs& args, int32_t num_rows) {
   }
 }
 
+/// All threads of a block that took nothing out of a round: which rows it had is not known, so it names
+/// nobody in any. What is enqueued behind a call that failed makes addresses of ids, and their memory is
+/// not initialised; where another block has put a row meanwhile, either of the two is harmless.
+__device__ void forget_ids(const DispatchArgs& args) {
+  if (args.out_ids == nullptr) return;
+  const int64_t count = static_cast<int64_t>(args.room_rows) * args.num_topk;
+  for (int64_t i = threadIdx.x; i < count; i += kThreads) args.out_ids[i] = -1;
+}
+
 inline constexpr int32_t kNumWorstTokens = 2;
 
 }  // namespace
@@ -264,6 +274,7 @@ BRAID_MOE_KERNEL(braid_moe_dispatch_finish, DispatchArgs) {
     refuse(team.watch, kNumWorstTokens, static_cast<uint64_t>(num_rows),
            static_cast<uint64_t>(args.room_rows), 0);
   if (threadIdx.x == 0) {
+    places.are_all_filled = true;
     int32_t next = 0;
     for (int source = 0; source < team.layout.num_ranks; ++source) {
       places.next[source] = next;
@@ -283,11 +294,15 @@ BRAID_MOE_KERNEL(braid_moe_dispatch_finish, DispatchArgs) {
     }
     const bool has_come =
         phase.await_flags(shape, &arrived, static_cast<uint32_t>(args.rounds.tokens));
-    if (has_come && has_room) take_round(args, phase, arrived, &places);
+    if (has_come && has_room)
+      take_round(args, phase, arrived, &places);
+    else if (threadIdx.x == 0)
+      places.are_all_filled = false;
     is_last = takes.arrive(round);
     if (is_last) phase.release();
   }
   fill_rest(args, num_rows);
+  if (!places.are_all_filled) forget_ids(args);
   if (!is_last || threadIdx.x != 0) return;
   keep_numbers(team, begun + static_cast<uint64_t>(rounds) - 1, call);
   sends.settle(rounds - 1);

@@ -326,6 +326,114 @@ TEST(MoeGpuBuffer, AThirdResultAndASecondHookAreRefused) {
   });
 }
 
+TEST(MoeGpuBuffer, BothHalvesAtOnceAreTheSameKernelsAndLeaveNothingOpen) {
+  Ranks ranks;
+  ranks.run([&](GpuRank& rank, Buffer& buffer, const Launch& launch) {
+    auto* const ticket = some<Ticket>(20);
+    auto* const back = some<Ticket>(21);
+    const auto last = [&] { return ranks.launches.last_of(rank.rank()); };
+    LowLatencyDispatch d = dispatch_of(5);
+    d.form = ScaleForm::kFloat;
+    const LowLatencyCombine c = combine_of(5);
+    for (int i = 0; i < 3; ++i) {
+      ASSERT_TRUE(buffer.run(rank.device, d, rows_of(), some<int32_t>(17), ticket, launch).ok());
+      const auto fan_out = last().as<LlFanOutArgs>();
+      EXPECT_EQ(fan_out.ticket, ticket);
+      EXPECT_EQ(fan_out.stats, some<int32_t>(17));
+      EXPECT_EQ(fan_out.count, rows_of().count);
+      EXPECT_EQ(fan_out.shape, shape_of(d));
+      ASSERT_TRUE(
+          buffer.run(rank.device, c, some(12), some<int64_t>(18), ticket, back, launch).ok());
+      const auto sum = last().as<LlSumArgs>();
+      EXPECT_EQ(sum.of, ticket);
+      EXPECT_EQ(sum.ticket, back);
+      EXPECT_EQ(sum.out, some(12));
+      EXPECT_EQ(sum.wait_ns, some<int64_t>(18));
+    }
+    const auto names = ranks.launches.names_of(rank.rank());
+    ASSERT_EQ(names.size(), 12U);
+    for (size_t i = 0; i < names.size(); i += 4)
+      EXPECT_THAT(std::vector(names.begin() + static_cast<ptrdiff_t>(i),
+                              names.begin() + static_cast<ptrdiff_t>(i + 4)),
+                  ElementsAre("braid_moe_ll_send_bf16", "braid_moe_ll_fan_out",
+                              "braid_moe_ll_return", "braid_moe_ll_sum_bf16"));
+    EXPECT_THAT(
+        buffer.receive(rank.device, 5, c, some(12), nullptr, ticket, back, launch).message(),
+        HasSubstr("called already"));
+    EXPECT_TRUE(buffer
+                    .run(rank.device, normal_of(5),
+                         {some(2), nullptr, nullptr, nullptr, nullptr, 7}, nullptr, ticket,
+                         some<int32_t>(13), launch)
+                    .ok());
+  });
+}
+
+TEST(MoeGpuBuffer, BothHalvesAtOnceAreRefusedAsOneByOne) {
+  Ranks ranks;
+  ranks.run([&](GpuRank& rank, Buffer& buffer, const Launch& launch) {
+    auto* const ticket = some<Ticket>(20);
+    auto* const back = some<Ticket>(21);
+    const auto dispatched = [&](const LowLatencyDispatch& d, const LowLatencyRows& rows) {
+      return buffer.run(rank.device, d, rows, nullptr, ticket, launch).message();
+    };
+    LowLatencyDispatch odd = dispatch_of(5), many = dispatch_of(9), weighed = dispatch_of(5);
+    odd.x += 8;
+    weighed.has_weights = true;
+    EXPECT_THAT(dispatched(odd, rows_of()), HasSubstr("argument x: expected an address"));
+    EXPECT_THAT(dispatched(many, rows_of()), HasSubstr("low_latency_dispatch on rank"));
+    EXPECT_THAT(dispatched(weighed, rows_of()), HasSubstr("asked for room for copies"));
+    LowLatencyRows rows = rows_of();
+    rows.x += 8;
+    EXPECT_THAT(dispatched(dispatch_of(5), rows), HasSubstr("argument recv_x"));
+    const LowLatencyCombine c = combine_of(5);
+    EXPECT_THAT(buffer.run(rank.device, c, some(12) + 8, nullptr, ticket, back, launch).message(),
+                HasSubstr("low_latency_combine on rank"));
+    EXPECT_TRUE(ranks.launches.names_of(rank.rank()).empty());
+    // Two results of halves one by one are alive: there is no room for any other.
+    const uint64_t first = buffer.send(rank.device, dispatch_of(5), ticket, launch).value();
+    ASSERT_TRUE(buffer.send(rank.device, dispatch_of(5), ticket, launch).ok());
+    EXPECT_THAT(dispatched(dispatch_of(5), rows_of()), HasSubstr("two results are alive"));
+    EXPECT_THAT(buffer.run(rank.device, c, some(12), nullptr, ticket, back, launch).message(),
+                HasSubstr("two results are alive"));
+    EXPECT_EQ(ranks.launches.names_of(rank.rank()).size(), 2U);
+    ASSERT_TRUE(
+        buffer.receive(rank.device, first, dispatch_of(5), rows_of(), nullptr, ticket, launch)
+            .ok());
+    EXPECT_EQ(dispatched(dispatch_of(5), rows_of()), "");
+  });
+}
+
+TEST(MoeGpuBuffer, BothStepsOfANormalDispatchAtOnce) {
+  Ranks ranks;
+  ranks.run([&](GpuRank& rank, Buffer& buffer, const Launch& launch) {
+    auto* const ticket = some<Ticket>(20);
+    auto* const words = some<int32_t>(13);
+    const Dispatch d = normal_of(5);
+    DispatchedRows rows{some(2), nullptr, some<int64_t>(14), some<float>(15), some<int32_t>(16), 7};
+    const auto run = [&] {
+      return buffer.run(rank.device, d, rows, some<Ticket>(22), ticket, words, launch);
+    };
+    for (int i = 0; i < 2; ++i) ASSERT_TRUE(run().ok());
+    const auto args = ranks.launches.last_of(rank.rank()).as<DispatchArgs>();
+    EXPECT_EQ(args.room_rows, 7);
+    EXPECT_EQ(args.incoming, words);
+    EXPECT_EQ(args.of, some<Ticket>(22));
+    EXPECT_EQ(args.host_incoming, nullptr);
+    EXPECT_THAT(ranks.launches.names_of(rank.rank()),
+                ElementsAre("braid_moe_dispatch_begin", "braid_moe_dispatch_finish",
+                            "braid_moe_dispatch_begin", "braid_moe_dispatch_finish"));
+    EXPECT_THAT(buffer.finish(rank.device, d, rows, nullptr, ticket, words, launch).message(),
+                HasSubstr("nothing was begun"));
+    EXPECT_TRUE(buffer.abandon(rank.device, d, nullptr, ticket, words, launch).ok());
+    rows.x += 8;
+    EXPECT_THAT(run().message(), HasSubstr("argument recv_x"));
+    EXPECT_EQ(ranks.launches.names_of(rank.rank()).size(), 4U);
+    rows.x -= 8;
+    ASSERT_TRUE(buffer.begin(rank.device, d, nullptr, ticket, words, true, launch).ok());
+    EXPECT_THAT(run().message(), HasSubstr("begun and not finished"));
+  });
+}
+
 TEST(MoeGpuBuffer, ADispatchTellsTheHostWhatComes) {
   Ranks ranks;
   ranks.run([&](GpuRank& rank, Buffer& buffer, const Launch& launch) {

@@ -13,6 +13,7 @@ from moe_data import Library, libraries, make, same
 
 import braid
 from braid.moe import library, low_latency
+from braid.moe.host import HostCalls
 
 H, M, SIZE, EXPERTS = 256, 24, 2, 8
 
@@ -41,25 +42,22 @@ def memory_that_ends(kind, after=0):
             setattr(kind, name, function)
 
 
-class SendingCalls:
-    gpu = None
-
+class SendingCalls(HostCalls):
     def __init__(self):
+        super().__init__(None)
         self.sent = []
 
     def check_dispatch(self, *given): ...
-
-    def check_place(self, *given): ...
-
-    def mark(self, *given): ...
 
     def send_dispatch(self, *_):
         self.sent.append("dispatch")
 
     def receive_dispatch(self, *given): ...
 
-    def send_combine(self, *_, **__):
+    def send_combine(self, *_):
         self.sent.append("combine")
+
+    def receive_combine(self, *given): ...
 
 
 def dispatched(lib, calls, form=0):
@@ -136,17 +134,6 @@ def test_a_normal_dispatch_that_found_no_memory_is_given_up(ranks):
             c.good(2)
 
     ranks(2, body)
-
-
-def test_what_a_gpu_has_begun_is_given_up_there():
-    pytest.importorskip("torch")
-    from braid.torch.moe import GpuCalls
-
-    calls, given = GpuCalls.__new__(GpuCalls), []
-    calls.core = SimpleNamespace(abandon=lambda *what: given.append(what))
-    calls._launch = lambda: (7, 16)
-    calls.abandon(SimpleNamespace(core="begun"))
-    assert given == [("begun", 7, 16)]
 
 
 def test_a_place_where_a_gpu_can_not_write_is_refused():

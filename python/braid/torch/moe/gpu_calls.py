@@ -3,6 +3,8 @@ current stream. Sizes that only the GPU knows are waited for in a normal dispatc
 num_worst_tokens and without a handle, and nowhere else.
 """
 
+from contextlib import suppress
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,39 +13,128 @@ from braid import _braid
 from braid.errors import InvalidArgument, Unsupported
 from braid.moe import low_latency
 from braid.moe.handles import DispatchHandle, LowLatencyHandle
-from braid.moe.library import Checks
-from braid.torch.moe.places import Place
+from braid.moe.library import Checks, Remembered
+from braid.torch.moe.places import Caller, Here, Place
 
 if TYPE_CHECKING:
     from braid.moe.buffer import Buffer
 
-_INT64_BYTES = 8
+_WORD_BYTES = 4
 _VECTOR_BYTES = 16
-_NO_COPIES = (None,) * 4
+_TICKET_WORDS = _braid.moe.ticket_bytes // _WORD_BYTES
+_ALIGNED_BYTES = 256  # what parts of one piece of memory begin at
+_NO_COPIES = (0,) * 4
+
+Tensors = tuple[torch.Tensor | None, ...]
 
 
 def _at(tensor: torch.Tensor | None) -> int:
-    return 0 if tensor is None else int(tensor.data_ptr())
+    return 0 if tensor is None else tensor.data_ptr()
+
+
+class _Part:
+    """Of one piece of memory: where it begins, in bytes, and how it is seen as a tensor."""
+
+    def __init__(self, begin: int, shape: tuple[int, ...], dtype: str) -> None:
+        self.begin, self.shape, self.item_bytes = begin, shape, 8 if dtype == "int64" else 4
+        strides = tuple(prod(shape[axis + 1 :]) for axis in range(len(shape)))
+        self.view = shape, strides, begin // self.item_bytes
+
+    @property
+    def end(self) -> int:
+        return self.begin + self.item_bytes * prod(self.shape)
+
+
+class _Room:
+    """All that a dispatch fills but rows and scales, as parts of one piece of memory: to see a part
+    as a tensor takes the host half as long as an allocation, and what only braid reads is none.
+    """
+
+    def __init__(self, form: low_latency.DispatchForm) -> None:
+        end = 0
+
+        def part(shape: tuple[int, ...], dtype: str) -> _Part:
+            nonlocal end
+            made = _Part(end, shape, dtype)
+            end = -(-made.end // _ALIGNED_BYTES) * _ALIGNED_BYTES
+            return made
+
+        self.ticket = part((_TICKET_WORDS,), "int32")
+        self.count, self.ranges = part(*form.count), part(*form.ranges)
+        self.src_info, self.slots = part(*form.src_info), part(*form.src_info)
+        self.copies = [part(*each) for each in form.copies]
+        self.memory = (end // 8,), "int64"
+
+
+class _Kept:
+    """Of one dispatch: its memory, and the addresses of what a combine reads."""
+
+    def __init__(self, room: _Room, memory: torch.Tensor, ints: torch.Tensor) -> None:
+        self.memory, self._room, self._ints = memory, room, ints
+        self.at = at = memory.data_ptr()  # and so the ticket's
+        self.slots, self.ranges = at + room.slots.begin, at + room.ranges.begin
+        self.copies_at = tuple([at + each.begin for each in room.copies]) or _NO_COPIES
+
+    @property
+    def copies(self) -> Tensors | None:
+        """As tensors: counts, tokens, places, weights."""
+        found = [self._ints.as_strided(*each.view) for each in self._room.copies]
+        return (*found[:3], found[3].view(torch.float32)) if found else None
+
+
+class _Results:
+    """Memory for what a dispatch fills. Nothing is written here: kernels write zeros, too, where no
+    rows come.
+    """
+
+    def __init__(self, form: low_latency.DispatchForm) -> None:
+        empty = form.new.empty
+        if form.room is None:
+            form.room = _Room(form)
+        self._room: _Room = form.room
+        self.x = empty(*form.x)
+        self.scales = None if form.scales is None else empty(*form.scales)
+        memory = empty(*self._room.memory)
+        ints = memory.view(torch.int32)
+        self.count = ints.as_strided(*self._room.count.view)
+        self.ranges = memory.as_strided(*self._room.ranges.view)
+        self.src_info = ints.as_strided(*self._room.src_info.view)
+        self.kept = _Kept(self._room, memory, ints)
+
+    def addresses(self, stats: torch.Tensor | None, waits: torch.Tensor | None) -> tuple[int, ...]:
+        """In the order of a core's call."""
+        room, kept = self._room, self.kept
+        return (
+            self.x.data_ptr(), _at(self.scales), kept.at + room.count.begin,
+            kept.at + room.src_info.begin, kept.slots, kept.ranges, _at(stats), _at(waits),
+            *kept.copies_at,
+        )  # fmt: skip
+
+    def forget(self) -> None:
+        """Nobody will fill it: what makes addresses of its numbers finds none."""
+        self.count.zero_(), self.ranges.zero_()
+        if (copies := self.kept.copies) is not None:
+            copies[0].zero_()  # type: ignore[union-attr]
 
 
 class _Sent:
     """A low-latency call between its halves: keeps what the second one reads."""
 
-    def __init__(self, core: Any, ticket: torch.Tensor, *inputs: torch.Tensor | None) -> None:
-        self.core, self.ticket, self.inputs = core, ticket, inputs
+    def __init__(self, core: Any, *inputs: Any) -> None:
+        self.core, self.inputs = core, inputs
 
 
 class _Begun:
+    """A dispatch whose sizes have come, or, where they are known without it, one that is not begun
+    yet: then finish() does it all.
+    """
+
     def __init__(
-        self,
-        core: Any,
-        ticket: torch.Tensor,
-        incoming: torch.Tensor,
-        num_rows: int,
-        inputs: tuple[torch.Tensor | None, ...],
+        self, given: Tensors, addresses: tuple[Any, ...], words: torch.Tensor, num_rows: int
     ) -> None:
-        self.core, self.ticket, self.incoming = core, ticket, incoming
-        self.num_rows, self.inputs = num_rows, inputs
+        self.given, self.addresses, self.words, self.num_rows = given, addresses, words, num_rows
+        self.core: Any = None
+        self.is_over = False
 
     @property
     def per_expert(self) -> list[int]:
@@ -53,7 +144,7 @@ class _Begun:
 class GpuCalls:
     """Collective to make, at the first call of a buffer with a tensor of a GPU."""
 
-    fails_late = True
+    joins_halves = True
 
     def __init__(self, buffer: "Buffer", gpu: int, half_bytes: int, is_small: bool) -> None:
         where = f"Buffer on rank {buffer.rank}"
@@ -70,16 +161,23 @@ class GpuCalls:
         self.device = torch.device("cuda", gpu)
         self.core = _braid.moe.GpuBuffer(buffer._comm._core, gpu, half_bytes, is_small)
         self.state = low_latency.State()
+        self.checked = Remembered()
         self.stream = torch.cuda.Stream(self.device)
         self.num_sms = 0  # of the next launches; 0: all
         self._size = buffer.group_size
+        self._caller = Caller(self.device)
+        self._here = Here(self._caller)
         self._one_channel = torch.zeros((self._size, 1), dtype=torch.int32, device=self.device)
+        # Of combines without a hook: one is over, in the comm's order, before the next one begins.
+        self._ticket = self._words(_TICKET_WORDS)
         torch.cuda.current_stream(self.device).synchronize()
 
     def place(
         self, previous: Any, is_async: bool, on_comm_stream: bool = False, inputs: Any = ()
-    ) -> Place:
-        return Place(self.device, self.stream, previous, is_async or on_comm_stream, inputs)
+    ) -> Here | Place:
+        if previous is None and not is_async and not on_comm_stream:
+            return self._here
+        return Place(self._caller, self.stream, previous, is_async or on_comm_stream, inputs)
 
     def wait(self, for_own_stream: bool) -> None:
         """Until the buffer's own stream, or the current one, has done what it holds."""
@@ -90,12 +188,10 @@ class GpuCalls:
         self.core.close()
 
     def _launch(self) -> tuple[int, int]:
-        return int(torch.cuda.current_stream(self.device).cuda_stream), self.num_sms
+        return self._caller.handle(), self.num_sms
 
-    def _ticket(self) -> torch.Tensor:
-        return torch.empty(
-            _braid.moe.ticket_bytes // _INT64_BYTES, dtype=torch.int64, device=self.device
-        )
+    def _words(self, count: int) -> torch.Tensor:
+        return torch.empty(count, dtype=torch.int32, device=self.device)
 
     def layout(
         self,
@@ -108,14 +204,14 @@ class GpuCalls:
         tokens, topk, _, num_experts = sizes
         self.core.layout(
             _at(ids), tokens, topk, num_experts, _at(per_rank), _at(per_expert), _at(is_in),
-            self._launch()[0],
+            self._caller.handle(),
         )  # fmt: skip
 
     # ---- normal ----
 
     def begin(
         self,
-        arrays: tuple[torch.Tensor | None, ...],
+        given: Tensors,
         sizes: tuple[int, int, int, int, int],
         known: DispatchHandle | None,
         num_worst_tokens: int,
@@ -126,26 +222,36 @@ class GpuCalls:
                 "dispatch: argument num_worst_tokens: expected a number of rows inside a capture,"
                 " where the host cannot wait for sizes, got 0"
             )
-        ticket = self._ticket()
-        num_local = sizes[4] // self._size
-        words = _braid.moe.incoming_words(self._size, num_local)
-        incoming = torch.empty(words, dtype=torch.int32, device=self.device)
-        _, _, _, _, ids, weights = arrays
-        core = self.core.begin(
-            *(_at(each) for each in arrays), *sizes, ids is not None, weights is not None,
-            _at(known.phase) if known is not None else 0, _at(ticket), _at(incoming), tells_host,
-            *self._launch(),
+        # The ticket, and behind it what comes.
+        count = _TICKET_WORDS + _braid.moe.incoming_words(self._size, sizes[4] // self._size)
+        words = self._words(count)
+        at = words.data_ptr()
+        _, _, _, _, ids, weights = given
+        addresses = (
+            *map(_at, given), sizes, ids is not None, weights is not None,
+            0 if known is None else known.kept.data_ptr(), at, at + _TICKET_WORDS * _WORD_BYTES,
         )  # fmt: skip
-        rows = core.num_rows
-        if not tells_host:  # as many as the handle's dispatch gave, or as the caller says
-            rows = num_worst_tokens or int(known.recv_src_idx.shape[0] if known else 0)
-        return _Begun(core, ticket, incoming, rows, arrays)
+        # As many as the caller says, or as the handle's dispatch gave.
+        rows = num_worst_tokens or (0 if known is None else int(known.recv_src_idx.shape[0]))
+        begun = _Begun(given, addresses, words, rows)
+        if tells_host:
+            begun.core = self.core.begin(*addresses, True, *self._launch())
+            begun.num_rows = begun.core.num_rows
+        return begun
 
     def abandon(self, begun: _Begun) -> None:
+        if begun.is_over:
+            return
+        if begun.core is None:
+            begun.core = self.core.begin(*begun.addresses, False, *self._launch())
         self.core.abandon(begun.core, *self._launch())
 
-    def finish(self, begun: _Begun, arrays: tuple[torch.Tensor | None, ...], room: int) -> None:
-        self.core.finish(begun.core, *(_at(each) for each in arrays), room, *self._launch())
+    def finish(self, begun: _Begun, arrays: Tensors, room: int) -> None:
+        if begun.core is not None:
+            self.core.finish(begun.core, *map(_at, arrays), room, *self._launch())
+            return
+        begun.is_over = True  # one way or the other
+        self.core.run(*begun.addresses, *map(_at, arrays), room, *self._launch())
 
     def matrices(
         self,
@@ -155,8 +261,8 @@ class GpuCalls:
         is_in: torch.Tensor,  # noqa: ARG002
     ) -> tuple[torch.Tensor, None]:
         """The prefix matrix is a part of what the GPU was told; send_head is nobody's on GPUs."""
-        first = _braid.moe.incoming_head_words + num_ranks
-        return begun.incoming[first : first + num_ranks**2].view(num_ranks, num_ranks), None
+        first = _TICKET_WORDS + _braid.moe.incoming_head_words + num_ranks
+        return begun.words.as_strided((num_ranks, num_ranks), (num_ranks, 1), first), None
 
     def channels(
         self,
@@ -167,20 +273,21 @@ class GpuCalls:
         return self._one_channel, self._one_channel
 
     def mark_dispatch(self, handle: DispatchHandle, begun: _Begun) -> None:
-        handle.phase, handle.incoming = begun.ticket, begun.incoming
+        handle.kept = begun.words
 
     def combine(
         self,
         handle: DispatchHandle,
-        arrays: tuple[torch.Tensor | None, ...],
+        arrays: Tensors,
         sizes: tuple[int, int, int, int],
         dtype: str,
     ) -> None:
         x, weights, *rest = arrays
+        ticket = handle.kept.data_ptr()
         self.core.combine(
-            _at(x), _at(weights), weights is not None, _at(handle.incoming),
-            _at(handle.recv_src_idx), _at(handle.is_token_in_rank), *(_at(each) for each in rest),
-            *sizes[1:], dtype, _at(handle.phase), *self._launch(),
+            _at(x), _at(weights), weights is not None, ticket + _TICKET_WORDS * _WORD_BYTES,
+            _at(handle.recv_src_idx), _at(handle.is_token_in_rank), *map(_at, rest), *sizes[1:],
+            dtype, ticket, *self._launch(),
         )  # fmt: skip
 
     # ---- low latency ----
@@ -194,60 +301,95 @@ class GpuCalls:
                 argument, f"an address that is a multiple of {_VECTOR_BYTES}", f"{at:#x}"
             )
 
-    def send_dispatch(
-        self,
-        x: torch.Tensor,
-        ids: torch.Tensor,
-        weights: torch.Tensor | None,
-        sizes: tuple[int, int, int, int, int],
-        kind: tuple[str, int],
-    ) -> _Sent:
-        ticket = self._ticket()
-        core = self.core.send_dispatch(
-            _at(x), _at(ids), _at(weights), weights is not None, *sizes, *kind, _at(ticket),
-            *self._launch(),
+    def results(self, form: low_latency.DispatchForm) -> _Results:
+        return _Results(form)
+
+    def _sending(
+        self, handle: LowLatencyHandle, given: tuple[torch.Tensor, torch.Tensor, Any]
+    ) -> tuple[Any, ...]:
+        x, ids, weights = given
+        form = handle.form
+        return (
+            x.data_ptr(), ids.data_ptr(), _at(weights), form.has_weights, form.sizes, *form.kind,
+            handle.kept.at,
         )  # fmt: skip
-        return _Sent(core, ticket, x, ids, weights)
+
+    def run_dispatch(
+        self,
+        handle: LowLatencyHandle,
+        given: tuple[torch.Tensor, torch.Tensor, Any],
+        got: _Results,
+        stats: torch.Tensor | None,
+        waits: torch.Tensor | None,
+    ) -> None:
+        self.core.run_dispatch(
+            *self._sending(handle, given), *got.addresses(stats, waits), *self._launch()
+        )
+
+    def send_dispatch(
+        self, handle: LowLatencyHandle, given: tuple[torch.Tensor, torch.Tensor, Any]
+    ) -> _Sent:
+        core = self.core.send_dispatch(*self._sending(handle, given), *self._launch())
+        return _Sent(core, given, handle.kept)
 
     def receive_dispatch(
         self,
         sent: _Sent,
-        arrays: tuple[torch.Tensor | None, ...],
-        copies: tuple[torch.Tensor, ...] | None,
+        handle: LowLatencyHandle,
+        got: _Results,
         stats: torch.Tensor | None,
+        waits: torch.Tensor | None,
     ) -> None:
-        *results, waits = arrays
-        self.core.receive_dispatch(
-            sent.core, *(_at(each) for each in results), _at(stats), _at(waits),
-            *(_at(each) for each in copies or _NO_COPIES), *self._launch(),
-        )  # fmt: skip
+        try:
+            self.core.receive_dispatch(sent.core, *got.addresses(stats, waits), *self._launch())
+        except Exception:
+            # The caller has the results already. A hook that was called before leaves them alone.
+            if not handle.is_received:
+                with suppress(Exception):
+                    got.forget()
+            raise
 
-    def mark(
+    def _returning(
         self,
         handle: LowLatencyHandle,
-        sent: _Sent,
-        ids: torch.Tensor,  # noqa: ARG002
-        weights: torch.Tensor | None,  # noqa: ARG002
+        given: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+        form: low_latency.CombineForm,
+        sums_by_rank: bool,
+    ) -> tuple[Any, ...]:
+        x, ids, weights = given
+        kept = handle.kept
+        return (
+            x.data_ptr(), kept.slots, kept.ranges, ids.data_ptr(), weights.data_ptr(),
+            form.sizes, form.dtype, sums_by_rank, *(kept.copies_at if sums_by_rank else _NO_COPIES),
+            kept.at,
+        )  # fmt: skip
+
+    def run_combine(
+        self,
+        handle: LowLatencyHandle,
+        given: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+        form: low_latency.CombineForm,
+        sums_by_rank: bool,
+        out: torch.Tensor,
+        waits: torch.Tensor | None,
     ) -> None:
-        handle.phase = sent.ticket
+        self.core.run_combine(
+            *self._returning(handle, given, form, sums_by_rank), self._ticket.data_ptr(),
+            out.data_ptr(), _at(waits), *self._launch(),
+        )  # fmt: skip
 
     def send_combine(
         self,
         handle: LowLatencyHandle,
-        arrays: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
-        sizes: tuple[int, int, int, int, int],
-        dtype: str,
+        given: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+        form: low_latency.CombineForm,
         sums_by_rank: bool,
     ) -> _Sent:
-        ticket = self._ticket()
-        x, ids, weights = arrays
-        copies = handle.copies if sums_by_rank and handle.copies else _NO_COPIES
+        ticket = self._words(_TICKET_WORDS)
         core = self.core.send_combine(
-            _at(x), _at(handle.slots), _at(handle[1]), _at(ids), _at(weights), *sizes, dtype,
-            sums_by_rank, *(_at(each) for each in copies), _at(handle.phase), _at(ticket),
-            *self._launch(),
-        )  # fmt: skip
-        return _Sent(core, ticket, x, ids, weights, handle.phase, handle.slots, handle[1], *copies)
+            *self._returning(handle, given, form, sums_by_rank), ticket.data_ptr(), *self._launch()
+        )
+        return _Sent(core, ticket, given, handle.kept)
 
     def receive_combine(self, sent: _Sent, out: torch.Tensor, waits: torch.Tensor | None) -> None:
-        self.core.receive_combine(sent.core, _at(out), _at(waits), *self._launch())
+        self.core.receive_combine(sent.core, out.data_ptr(), _at(waits), *self._launch())
