@@ -9,7 +9,8 @@ namespace braid::nixl {
 void log_thrown(const char* function, const char* what) noexcept {
   try {
     log::error("nixl", "{}: {}", function, what);
-  } catch (...) {  // there is no memory to say so
+  } catch (...) {
+    return;  // there is no memory to say so
   }
 }
 

@@ -300,16 +300,35 @@ class Decoder(Sources):
         except Error as error:
             return self._fail(load, error)
         for number, source in enumerate(load.prefill.sources):
+            if load.is_placed:  # and waited for offers
+                break
             of_it = [part for part in slices if part.source == number]
             if of_it:
                 load.orders.append(Order(source, of_it))
             elif counts[number] == 0 and self.cache.layout == self._group[0]:
                 self._send(source.peer, {"kind": "spared", "request": load.request})
-        if load.remote_pages is None:
+        load.is_placed = True
+        if load.remote_pages is None and self._awaits_offers(load):
+            load.prefill.waiting[load.tag] = load
+        elif load.remote_pages is None:
             self._ask(load, counts)
         else:
             self._read(load, counts)
         return None
+
+    def _awaits_offers(self, load: Load) -> bool:
+        """Whether a source is still to be told where it may write."""
+        load.awaits = [order.source for order in load.orders if not order.source.offered]
+        for source in load.awaits:
+            self._begin_offer(source)
+        return bool(load.awaits)
+
+    def _on_offered(self, source: Source, error: Error | None) -> None:
+        for prefill in [p for p in self._prefills if source in p.sources]:
+            for load in list(prefill.waiting.values()):
+                if error is not None and source in load.awaits:
+                    self._apart(load.what, partial(self._fail, load, error))
+            self._look_after(prefill)
 
     def _ask(self, load: Load, counts: list[int]) -> None:
         pages = len(load.pages)
@@ -321,7 +340,6 @@ class Decoder(Sources):
                 load.tag, count, callback=partial(self._on_count, load)
             )
         for order in load.orders:
-            self._offer(order.source)
             has_tail = order is load.orders[0] and load.tail_slot is not None
             head = {
                 "kind": "want",

@@ -27,6 +27,8 @@ class Source:
     pages: int = 0
     offered: list[Region] = field(default_factory=list)
     """Our layers (and tails), as it alone was told of them."""
+    is_offering: bool = False
+    """Whether a thread makes what it is to be told."""
     heard_at: float = 0.0
     asked_at: float = 0.0
     """When it was asked last, while nothing was wanted of it, whether it is there."""
@@ -92,6 +94,10 @@ class Load(Ending):
         self.remote_pages: PageIds | None = None
         """Where its pages lie at the prefiller; None: it writes them here."""
         self.orders: list[Order] = []
+        self.is_placed = False
+        """Whether it is known what comes from whom: `orders`."""
+        self.awaits: list[Source] = []
+        """Those of its sources that are to be told first where they may write."""
         self.expected: Ticket | None = None
         self.reads = Flying()
         self.to_read: deque[Callable[[], object]] = deque()

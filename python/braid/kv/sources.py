@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any
 
 from braid import letters
-from braid.engine import Descriptor, Engine, Message, Peer
+from braid.engine import Descriptor, Engine, Message, Peer, Region
 from braid.errors import Error, InvalidArgument, PeerLost, Timeout
 from braid.kv.asked import seconds
 from braid.kv.cache import PagedCache, unregister_all
@@ -46,6 +46,7 @@ class Sources(Post):
         self._lost: list[Source] = []
         """Those that may write still."""
         self._prefills: list[Prefill] = []
+        self._offering: set[threading.Thread] = set()
 
     @abstractmethod
     def _wanted(self) -> set[Source]:
@@ -58,6 +59,10 @@ class Sources(Post):
     @abstractmethod
     def _on_lost(self, source: Source, error: Error) -> None:
         """It is given up; it may write still."""
+
+    @abstractmethod
+    def _on_offered(self, source: Source, error: Error | None) -> None:
+        """It was told where it may write, or why it cannot be."""
 
     @abstractmethod
     def _on_gone(self) -> None:
@@ -144,11 +149,45 @@ class Sources(Post):
         source.places = places_from(head.get("places"), layout.layers_here, len(source.regions))
         source.layout = layout
 
-    def _offer(self, source: Source) -> None:
-        """Tells a source where it may write, before the first thing that it is to write."""
-        if source.offered:
+    def _begin_offer(self, source: Source) -> None:
+        """Tells a source where it may write, before the first thing that it is to write. What is
+        told is made on a thread of its own: that takes a second for much memory and some NICs, and
+        all other requests would wait for it.
+        """
+        if source.is_offering:
             return
-        source.offered = self.cache.register_layers()
+        if self._closing.is_set() or self._is_over:
+            raise self._closed(f"'{source.name}'")
+        thread = threading.Thread(target=self._make_offer, args=(source,), daemon=True)
+        thread.start()
+        source.is_offering = True
+        self._offering.add(thread)
+
+    def _make_offer(self, source: Source) -> None:
+        """Without the lock. What nobody was told of, since it was for one that is lost or wanted by
+        nobody any more, is taken back.
+        """
+        made: list[Region] = []
+        errors: list[Error | None] = [None]
+        make = partial(self._register, made)
+        self._apart(f"'{source.name}'", make, errors.append)
+        with self._lock:
+            source.is_offering = False
+            if made and source.error is None and not self._closing.is_set() and not self._is_over:
+                source.offered, made = made, []
+                self._apart(f"'{source.name}'", partial(self._offer, source))
+            error = self._closed(f"'{source.name}'") if self.engine.closed else errors[-1]
+            self._on_offered(source, error)
+        self._run_later()
+        take_back = partial(unregister_all, self.engine, made, were_told=False)
+        self._apart(f"'{source.name}'", take_back)
+        with self._lock:
+            self._offering.discard(threading.current_thread())
+
+    def _register(self, made: list[Region]) -> None:
+        made.extend(self.cache.register_layers())
+
+    def _offer(self, source: Source) -> None:
         places = [list(place) for place in self.cache.places]
         regions = [region.descriptor.data for region in source.offered]
         head = {"kind": "offer", "places": places, "pages": self.cache.pages}
@@ -239,6 +278,10 @@ class Sources(Post):
 
     def _revoke_all(self) -> None:
         """Of all sources, when no message comes any more. One that fails stops no other one."""
+        with self._lock:
+            offering = list(self._offering)
+        for thread in offering:
+            thread.join()
         for source in list(self._lost):
             if source.revoking is not None and source.revoking.is_alive():
                 source.revoking.join()

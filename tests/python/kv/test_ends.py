@@ -116,6 +116,7 @@ def test_what_fails_before_anybody_knows_of_the_pages_moves_nothing(monkeypatch)
 
             patch.setattr(d.engine, "expect", expect)
             load = d.role.want("r", there, [20], 8)
+            until(lambda: load.failure is not None)
         with pytest.raises(braid.InvalidArgument, match="it is expected already"):
             load.wait(LIMIT_S)
         with pytest.raises(braid.Cancelled):
@@ -208,6 +209,115 @@ def test_an_engine_closes_while_a_decoder_registers_what_it_offers(monkeypatch):
             with pytest.raises(braid.Error, match="closed"):
                 load.wait(LIMIT_S)
         d.close()
+
+
+@contextmanager
+def registering(monkeypatch, look):
+    """A decoder `d` that knows one prefiller that it was given pages by, and one that it was not:
+    look() is called before it makes the regions for that one.
+    """
+    with (
+        Side(kv.Prefiller, LAYOUT, "p 1") as one,
+        Side(kv.Prefiller, LAYOUT, "p 2") as two,
+        Side(kv.Decoder, LAYOUT, "d", silence=2.0) as d,
+    ):
+        first, second = (d.role.connect([p.engine.address], LIMIT_S) for p in (one, two))
+        for p in (one, two):
+            p.role.begin("r", [1], 8, is_computed=True)
+        d.role.want("r", first, [1], 8).wait(LIMIT_S)
+        real = d.cache.register_layers
+
+        def register_layers():
+            look()
+            return real()
+
+        monkeypatch.setattr(d.cache, "register_layers", register_layers)
+        yield one, two, d, first, second
+
+
+def test_nobody_waits_while_regions_are_made_for_another_prefiller(monkeypatch):
+    """Of much memory, for some NICs, that takes a second; all other loads waited for the lock."""
+    begun, go_on = threading.Event(), threading.Event()
+
+    def look():
+        begun.set()
+        assert go_on.wait(LIMIT_S)
+
+    with registering(monkeypatch, look) as (one, _, d, first, second):
+        loads = []
+        asks = threading.Thread(
+            target=lambda: loads.append(d.role.want("r", second, [2], 8)), daemon=True
+        )
+        try:
+            asks.start()
+            assert begun.wait(LIMIT_S)
+            asks.join(5)
+            assert loads
+            one.role.begin("later", [1], 8, is_computed=True)
+            d.role.want("later", first, [3], 8).wait(LIMIT_S)
+            with pytest.raises(braid.Timeout):
+                loads[0].wait(0)
+            assert len(d.role.loads()) == 1
+        finally:
+            go_on.set()
+        loads[0].wait(LIMIT_S)
+
+
+def test_regions_that_cannot_be_made_end_what_waits_for_them_alone(monkeypatch):
+    failures = [braid.Exhausted("no memory to register"), RuntimeError("odd")]
+
+    def look():
+        if failures:
+            raise failures.pop(0)
+
+    with registering(monkeypatch, look) as (one, two, d, first, second):
+        for name in ("odd", "well"):
+            two.role.begin(name, [1], 8, is_computed=True)
+        with pytest.raises(braid.Exhausted, match="no memory to register"):
+            d.role.want("r", second, [2], 8).wait(LIMIT_S)
+        with pytest.raises(braid.InternalError, match="odd"):
+            d.role.want("odd", second, [2], 8).wait(LIMIT_S)
+        d.role.want("well", second, [2], 8).wait(LIMIT_S)
+        one.role.begin("later", [1], 8, is_computed=True)
+        d.role.want("later", first, [3], 8).wait(LIMIT_S)
+
+
+@pytest.mark.parametrize("how", ["lost", "closed", "cancelled"])
+def test_regions_for_one_that_is_gone_meanwhile_are_taken_back(monkeypatch, how):
+    begun, go_on = threading.Event(), threading.Event()
+
+    def look():
+        begun.set()
+        assert go_on.wait(LIMIT_S)
+
+    with registering(monkeypatch, look) as (_, two, d, _, second):
+        handover = two.role.begin("never", [1], 8)
+        load = d.role.want("never", second, [2], 8)
+        assert begun.wait(LIMIT_S)
+        (source,) = second.sources
+        closing = threading.Thread(target=d.role.close, daemon=True)
+        if how == "lost":
+            lose(source)
+        elif how == "closed":
+            closing.start()
+        else:
+            load.cancel()
+        with pytest.raises(braid.Error, match={"lost": "said nothing"}.get(how)):
+            load.wait(LIMIT_S)
+        go_on.set()
+        if how == "closed":
+            closing.join(LIMIT_S)
+            assert not closing.is_alive()
+        until(lambda: not d.role._offering)
+        if how == "cancelled":  # the prefiller is there, and was told
+            with pytest.raises(braid.Cancelled, match="its decoder took it back"):
+                handover.wait(LIMIT_S)
+            d.role.want("r", second, [2], 8).wait(LIMIT_S)
+            assert source.offered
+        else:
+            assert not source.offered
+            own = 1 if how == "lost" else 0  # of the other prefiller
+            assert len(d.engine._regions) == (1 + own) * len(d.cache.regions)
 
 
 # --- peers that come and go ---

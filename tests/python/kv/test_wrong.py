@@ -138,6 +138,7 @@ def test_pages_out_of_the_peers_range_end_both_sides(ends):
     handover = prefill.role.begin("lie", [0], 8, is_computed=True)
     decode.cache.pages = 2 * PAGES
     load = decode.role.want("lie", there, [PAGES + 3], 8)
+    until(lambda: there.sources[0].offered)  # by another thread
     decode.cache.pages = PAGES
     with pytest.raises(braid.Cancelled, match=r"request 'lie' at 'prefill': .*outside of region"):
         load.wait(LIMIT_S)
@@ -218,6 +219,7 @@ def test_cancelled_before_it_moves(ends):
     prefill, decode, there = ends
     handover = prefill.role.begin("r", [0], 8)  # nothing is computed
     load = decode.role.want("r", there, [1], 8)
+    until(lambda: "wanted" in handover.times)
     load.cancel()
     with pytest.raises(braid.Cancelled, match="request 'r': taken back"):
         load.wait(LIMIT_S)
@@ -549,14 +551,13 @@ def test_messages_of_nonsense_harm_nobody(ends, number):
 def test_page_numbers_that_are_cut_off_are_refused(ends, kind, caplog):
     prefill, decode, there = ends
     prefill.role.begin("r", [0], 8, is_computed=True)
-    decode.role.want("before", there, [9], 8)  # so that its regions are offered
+    decode.role.want("before", there, [9], 8)  # so that its regions are offered, by another thread
+    until(lambda: there.sources[0].offered)
     head = {"kind": kind, "request": "r", "tag": 1, "consumers": 1, "first_page": 0}
     odd = frame({**head, "tokens_pages": 1, "slices": []}, b"123")
     decode.engine.send(prefill.engine.address, odd).wait(LIMIT_S)
-    words, until = f"'{kind}' with 3 bytes of page numbers", time.monotonic() + LIMIT_S
-    while words not in caplog.text and time.monotonic() < until:
-        time.sleep(0.002)
-    assert words in caplog.text
+    words = f"'{kind}' with 3 bytes of page numbers"
+    until(lambda: words in caplog.text)
     assert prefill.role.counters["refused"] == 1
     assert "a message or the clock" not in caplog.text  # no mistake of ours
     still_serves(prefill, decode, there)
