@@ -13,14 +13,13 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 import braid
-from braid import json_file
+from braid import json_file, launched
 from braid.cli import report
 from braid.cli.checks import (
     check_device,
     check_options,
     check_ranks,
     fail,
-    inside_launch,
     our_op,
     sizes_of,
     words,
@@ -124,7 +123,7 @@ def explain(
     nbytes = sizes_of(size, "explain: SIZE")[0]
     op = our_op(op)
     words(op, "ops", "explain: OP")
-    if not inside_launch():
+    if not launched.is_rank():
         check_ranks(ranks)
         check_options({})
         raise typer.Exit(launch([sys.executable, "-m", "braid.cli", *sys.argv[1:]], ranks))
@@ -309,7 +308,7 @@ def _has_lost_reader() -> bool:
 
 def main() -> None:
     """The entry point: what is wrong becomes one line and exit code 1 or 2."""
-    who = f"braid: rank {os.environ['RANK']}" if "RANK" in os.environ else "braid"
+    who = f"braid: {said}" if (said := launched.words()) else "braid"
     try:
         _take_nccl_words(sys.argv)
         load_groups(sys.argv[1:])
