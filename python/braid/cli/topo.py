@@ -192,4 +192,5 @@ def _rates(whole: "Document") -> list[str]:
 def _no_rates(whole: "Document") -> list[str]:
     if not whole.machine.gpus:
         return []
-    return ["No link's rate is known: the source tells neither lanes nor GPUs; try --gpu h100"]
+    model = "mi300x" if whole.machine.source.format == "rocm-smi" else "h100"
+    return [f"No link's rate is known: the source tells neither lanes nor GPUs; try --gpu {model}"]
