@@ -1,5 +1,6 @@
 """`braid bench` as the command line asks for it; on GPUs settings are checked, ranks started."""
 
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -144,7 +145,7 @@ def library_of(asked: Asked) -> str:
     """Where MSCCL++ is, in full: a name without a folder would be looked for elsewhere."""
     if asked.mscclpp is None:
         return ""
-    if not asked.mscclpp.is_file():
+    if not os.path.isfile(asked.mscclpp):
         raise Refused(f"--mscclpp: there is no file {asked.mscclpp}")
     return str(asked.mscclpp.resolve())
 

@@ -4,6 +4,7 @@ The work is in the other files of this folder.
 """
 
 import importlib
+import io
 import json
 import os
 import sys
@@ -69,7 +70,7 @@ def run(
     check_ranks(ranks)
     if not grace >= 0:  # NaN, too
         fail(f"run: --grace: asked for {grace:g} s, it must be 0 or more")
-    if target[0].endswith(".py") and not module and not Path(target[0]).is_file():
+    if target[0].endswith(".py") and not module and not os.path.isfile(target[0]):
         fail(f"run: there is no file {target[0]}")
     try:
         code = launch(command_for(target, module=module), ranks, grace_s=grace)
@@ -308,6 +309,8 @@ def _has_lost_reader() -> bool:
 
 def main() -> None:
     """The entry point: what is wrong becomes one line and exit code 1 or 2."""
+    if isinstance(sys.stdout, io.TextIOWrapper):  # names that the terminal has no letters for
+        sys.stdout.reconfigure(errors="replace")
     who = f"braid: {said}" if (said := launched.words()) else "braid"
     try:
         _take_nccl_words(sys.argv)
