@@ -66,7 +66,10 @@ def run(
     module: Annotated[bool, typer.Option("-m", help="TARGET is a Python module.")] = False,
     grace: Annotated[float, typer.Option(help="Seconds that ranks get after one failed.")] = 5.0,
 ) -> None:
-    """Start a program's ranks: braid run -n 4 script.py ARGS."""
+    """Start a program's ranks: braid run -n 4 script.py ARGS.
+
+    Their standard input is empty, and what they print comes out here.
+    """
     check_ranks(ranks)
     if not grace >= 0:  # NaN, too
         fail(f"run: --grace: asked for {grace:g} s, it must be 0 or more")
