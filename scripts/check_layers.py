@@ -82,6 +82,7 @@ IMPORTS: dict[str, list[str]] = {
     "under_nccl": [],
     "arrays": ["errors"],
     "json_file": ["errors"],
+    "launched": ["errors"],
     "progress": ["errors"],
     "timeline": ["errors"],
     "arguments": ["errors"],
@@ -111,11 +112,12 @@ IMPORTS: dict[str, list[str]] = {
     "saved": ["typed_json", "plan.formulas"],
     "cases": ["sizes", "braid", "plan.formulas"],
     "record": ["json_file", "noise", "typed_json", "cases"],
-    "terminal": ["json_file", "launch", "sizes", "record"],
+    "terminal": ["json_file", "launch", "launched", "sizes", "record"],
     "topo": ["errors", "typed_json", "plan.shipped", "plan.formulas", "saved", "record"],
     "plan": ["errors", "typed_json", "plan.shipped", "plan.formulas", "saved", "terminal", "topo"],
 }
-_LOW = ["errors", "json_file", "launch", "noise", "ratio", "sizes", "typed_json", "braid", "_braid"]
+_LOW = ["errors", "json_file", "launch", "launched", "noise", "ratio", "sizes", "typed_json"]
+_LOW += ["braid", "_braid"]
 IMPORTS |= {
     "bench": [*_LOW, "plan.formulas", "cases", "record", "terminal"],
     "probe": [*_LOW, "plan.formulas", "cases", "record", "terminal", "saved", "plan", "bench"],

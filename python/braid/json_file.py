@@ -2,7 +2,6 @@
 
 import json
 import os
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,7 +19,7 @@ def save(record: Any, path: Path) -> None:  # noqa: ANN401 - any dataclass
     """Writes JSON; a reader never sees half of a file. Devices and pipes are written into."""
     text = json.dumps(asdict(record), indent=1) + "\n"
     if path == STDOUT:
-        sys.stdout.write(text)
+        print(text, end="")  # noqa: T201 - nothing where standard output is closed
         return
     with writing(path):
         if not is_replaced(path):
@@ -81,8 +80,8 @@ def check(path: Path | None, option: str) -> None:
     """
     if path is None or path == STDOUT:
         return
-    check_folder(path, option)
     with writing(path, option):
+        check_folder(path, option)
         if path.is_dir():
             raise InvalidArgument(f"{option}: {path} is a folder, a file is needed")
         if not is_replaced(path):

@@ -13,6 +13,9 @@ them. Its rules:
     job that failed or was interrupted is ended with it;
   - when the launcher itself is killed the kernel sends SIGTERM to the ranks, and to nothing that
     they have started: what is then left of their groups goes on (docs/launch.md);
+  - ranks are in the background of a terminal, where setting its modes or reading it would stop them
+    until somebody says go on, and nobody would: both signals are ignored, so that the one works and
+    the other is an error; standard input is empty;
   - what a launcher around this one said to its rank is not passed on: ours are ranks of a job of
     their own.
 """
@@ -85,7 +88,10 @@ def _job_environment() -> dict[str, str]:
 _libc = ctypes.CDLL(None)  # loaded before any fork
 
 
-def _die_with_launcher(launcher: int) -> None:
+def _become_rank(launcher: int) -> None:
+    """In the new process, before its program."""
+    for number in (signal.SIGTTOU, signal.SIGTTIN):
+        signal.signal(number, signal.SIG_IGN)
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != launcher:  # it has gone already, so no signal will come
         os._exit(1)
@@ -127,7 +133,7 @@ class Job:
             stdin=subprocess.DEVNULL,
             stdout=self._output,
             process_group=0,
-            preexec_fn=partial(_die_with_launcher, os.getpid()),
+            preexec_fn=partial(_become_rank, os.getpid()),
         )
 
     def _signal_all(self, number: int) -> None:

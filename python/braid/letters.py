@@ -88,7 +88,7 @@ def _parsed(data: bytes) -> tuple[dict[str, Any], bytes]:
     try:
         (length,) = struct.unpack_from("<I", data)
         head = json.loads(data[4 : 4 + length])
-    except (struct.error, ValueError) as error:
+    except (struct.error, ValueError, RecursionError) as error:
         raise InvalidArgument(f"letter: a message whose head is no JSON: {error}") from error
     if not isinstance(head, dict) or not isinstance(head.get("kind"), str):
         raise InvalidArgument(f"letter: a message without a kind: {head!r:.100}")

@@ -15,6 +15,8 @@ from typing import Any
 from braid.errors import InvalidArgument
 
 Event = dict[str, Any]
+_MOST_BYTES = 1 << 30
+"""Of a file: what has no end (/dev/zero) is not read to it."""
 CLOCKS = ("host", "rank", "monotonic_ns", "realtime_ns")
 
 
@@ -30,9 +32,14 @@ class Timeline:
 def read(path: Path) -> Timeline:
     """InvalidArgument names the file and what is wrong with it."""
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        with path.open("rb") as file:
+            content = file.read(_MOST_BYTES + 1)
     except OSError as error:
         raise InvalidArgument(f"trace: {path}: {error.strerror}") from error
+    if len(content) > _MOST_BYTES:
+        raise InvalidArgument(f"trace: {path}: more than {_MOST_BYTES >> 20} MiB, no timeline")
+    try:
+        document = json.loads(content.decode())
     except (ValueError, RecursionError) as error:
         raise InvalidArgument(f"trace: {path}: no JSON: {error}") from error
     about = document.get("otherData") if isinstance(document, dict) else None

@@ -81,6 +81,19 @@ def test_a_root_must_be_a_rank(monkeypatch):
             command.run(replace(ASKED, root=root), count)
 
 
+@pytest.mark.parametrize(("tasks", "begins"), [("8", "a rank"), ("1", "a launch")])
+def test_tasks_of_slurm_are_ranks(tasks, begins, monkeypatch):
+    """Each would start a job on all GPUs. An interactive shell is a task, too, and the only one."""
+    monkeypatch.delenv("RANK", raising=False)
+    monkeypatch.setenv("SLURM_PROCID", "0")
+    monkeypatch.setenv("SLURM_NTASKS", tasks)
+    begun = []
+    monkeypatch.setattr(command, "launch", lambda *_a, **_k: begun.append("a launch") or 0)
+    monkeypatch.setattr(command, "_be_rank", lambda _: begun.append("a rank") or 0)
+    assert command.run(ASKED, 4) == 0
+    assert begun == [begins]
+
+
 def test_a_size_that_is_cut_is_said_once_for_all_modes(monkeypatch, capsys):
     monkeypatch.setattr(command, "launch", lambda *_a, **_k: 0)
     one = replace(ASKED, ops=["all_reduce"], sizes=[1000], mode="both")

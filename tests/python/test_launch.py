@@ -3,10 +3,13 @@ end.
 """
 
 import os
+import pty
+import select
 import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 
 import pytest
 
@@ -122,6 +125,33 @@ def test_a_signal_without_a_name(script):
     done = braid_run("run", "-n", "2", "--grace", "0.2", path)
     assert done.returncode == 128 + 35
     assert done.stderr == "braid run: rank 1 was killed by signal 35; ending the other 1\n"
+
+
+TERMINAL = """
+import errno, termios
+termios.tcsetattr(2, termios.TCSADRAIN, termios.tcgetattr(2))
+terminal = os.open("/dev/tty", os.O_RDWR)
+try:
+    os.read(terminal, 1)
+except OSError as error:
+    os.write(2, errno.errorcode[error.errno].encode())
+os.write(2, b" input:" + sys.stdin.buffer.read())
+"""
+
+
+def test_a_rank_that_touches_the_terminal_goes_on(script):
+    """It is in the terminal's background, and stopped it would wait for ever."""
+    line = [*BRAID, "run", "-n", "1", script(TERMINAL)]
+    launcher, terminal = pty.fork()
+    if launcher == 0:
+        os.execv(line[0], line)
+    said, end_at = b"", time.monotonic() + 30
+    with suppress(OSError):  # a terminal that nobody has any more
+        while select.select([terminal], [], [], max(end_at - time.monotonic(), 0))[0]:
+            said += os.read(terminal, 1000)
+    os.close(terminal)  # hangs up on whoever is left
+    _, status = os.waitpid(launcher, 0)
+    assert (os.waitstatus_to_exitcode(status), said) == (0, b"EIO input:")
 
 
 def test_a_parent_that_collects_no_children(script):
@@ -289,7 +319,7 @@ import os, sys, time
 from braid import launch
 
 folder, number = sys.argv[1], int(sys.argv[2])
-die_with_launcher = launch._die_with_launcher
+become_rank = launch._become_rank
 
 def stop_the_launcher_first(*launcher):
     with open(f"{folder}/{os.getpid()}", "w"):
@@ -299,9 +329,9 @@ def stop_the_launcher_first(*launcher):
         end = time.monotonic() + 1
         while os.getppid() == parent and time.monotonic() < end:
             time.sleep(0.01)
-    die_with_launcher(*launcher)
+    become_rank(*launcher)
 
-launch._die_with_launcher = stop_the_launcher_first
+launch._become_rank = stop_the_launcher_first
 sys.exit(launch.launch(["sleep", "300"], 4))
 """
 

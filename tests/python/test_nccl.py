@@ -24,6 +24,8 @@ def braid(*arguments, **variables):
 
 def test_the_line_keeps_what_is_preloaded_already():
     assert braid("nccl-env", LD_PRELOAD="").stdout == f"LD_PRELOAD={nccl.library()}\n"
+    blanks = braid("nccl-env", LD_PRELOAD="/a/libm.so.6  /a/libdl.so.2").stdout  # as ld.so has it
+    assert blanks == f"LD_PRELOAD={nccl.library()}:/a/libm.so.6:/a/libdl.so.2\n"
     both = f"/old/{nccl.FILE}:/some/other.so"
     assert nccl.preload(nccl.library()) == str(nccl.library())
     os.environ["LD_PRELOAD"] = both

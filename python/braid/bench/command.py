@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from braid import launched
 from braid.bench import cut, gpus
 from braid.bench.no_multicast import forbid_multicast
 from braid.bench.request import (
@@ -144,14 +145,14 @@ def library_of(asked: Asked) -> str:
     """Where MSCCL++ is, in full: a name without a folder would be looked for elsewhere."""
     if asked.mscclpp is None:
         return ""
-    if not asked.mscclpp.is_file():
+    if not os.path.isfile(asked.mscclpp):
         raise Refused(f"--mscclpp: there is no file {asked.mscclpp}")
     return str(asked.mscclpp.resolve())
 
 
 def run(asked: Asked, count: int) -> int:
     """Starts one process per GPU, or is one of them. The exit code of the whole."""
-    if "RANK" in os.environ:
+    if launched.is_rank():
         return _be_rank(asked)
     if asked.ranks > gpus.MOST:
         raise Refused(f"--ranks: asked for {asked.ranks}, GPUs of one node are {gpus.MOST}")
@@ -184,7 +185,7 @@ def _be_rank(asked: Asked) -> int:
     from braid.bench.session import run_rank
 
     if not asked.suite:
-        check_root(asked.root, int(os.environ["WORLD_SIZE"]))
+        check_root(asked.root, launched.size())
         return run_rank(request_of(asked))
     from braid.bench import suite
     from braid.bench.flexlink_rows import rows

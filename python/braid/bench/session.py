@@ -5,14 +5,13 @@ case, so that whatever ends the run keeps what was measured.
 """
 
 import gc
-import os
 from collections.abc import Callable
 from time import monotonic
 
 import torch
 
 import braid
-from braid import json_file
+from braid import json_file, launched
 from braid.bench import facts, gpu_table
 from braid.bench.crew import CommCrew
 from braid.bench.deadline import Deadlines
@@ -48,7 +47,7 @@ class Session:
     def run(self, device: torch.device) -> None:
         """Measures everything that was asked for."""
         request = self._request
-        deadlines = Deadlines(int(os.environ.get("RANK", "0")))
+        deadlines = Deadlines(launched.rank())
         with deadlines.step("joining and tuning", OPEN_S):
             comm = braid.init(progress=self._reporter.tuning, **request.options)
             crew = CommCrew(comm)
@@ -138,7 +137,7 @@ class Session:
 
     def _record(self, roster: Roster) -> GpuRecord:
         return make_record(
-            int(os.environ["WORLD_SIZE"]),
+            launched.size(),
             self._request.commit,
             of_runs(roster.settings, self.results),
             self.results,
@@ -180,7 +179,7 @@ def run_rank(request: Request, report: Callable[[GpuRecord], None] | None = None
     """The whole benchmark on this rank; rank 0 hands its record to `report`. 1 when one byte was
     wrong anywhere.
     """
-    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
+    device = torch.device("cuda", launched.local_rank() % torch.cuda.device_count())
     torch.cuda.set_device(device)
     gc.collect()
     gc.freeze()  # every capture of a graph collects

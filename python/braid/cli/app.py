@@ -4,6 +4,7 @@ The work is in the other files of this folder.
 """
 
 import importlib
+import io
 import json
 import os
 import sys
@@ -13,14 +14,13 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 import braid
-from braid import json_file
+from braid import json_file, launched
 from braid.cli import report
 from braid.cli.checks import (
     check_device,
     check_options,
     check_ranks,
     fail,
-    inside_launch,
     our_op,
     sizes_of,
     words,
@@ -66,11 +66,14 @@ def run(
     module: Annotated[bool, typer.Option("-m", help="TARGET is a Python module.")] = False,
     grace: Annotated[float, typer.Option(help="Seconds that ranks get after one failed.")] = 5.0,
 ) -> None:
-    """Start a program's ranks: braid run -n 4 script.py ARGS."""
+    """Start a program's ranks: braid run -n 4 script.py ARGS.
+
+    Their standard input is empty, and what they print comes out here.
+    """
     check_ranks(ranks)
     if not grace >= 0:  # NaN, too
         fail(f"run: --grace: asked for {grace:g} s, it must be 0 or more")
-    if target[0].endswith(".py") and not module and not Path(target[0]).is_file():
+    if target[0].endswith(".py") and not module and not os.path.isfile(target[0]):
         fail(f"run: there is no file {target[0]}")
     try:
         code = launch(command_for(target, module=module), ranks, grace_s=grace)
@@ -124,7 +127,7 @@ def explain(
     nbytes = sizes_of(size, "explain: SIZE")[0]
     op = our_op(op)
     words(op, "ops", "explain: OP")
-    if not inside_launch():
+    if not launched.is_rank():
         check_ranks(ranks)
         check_options({})
         raise typer.Exit(launch([sys.executable, "-m", "braid.cli", *sys.argv[1:]], ranks))
@@ -309,7 +312,9 @@ def _has_lost_reader() -> bool:
 
 def main() -> None:
     """The entry point: what is wrong becomes one line and exit code 1 or 2."""
-    who = f"braid: rank {os.environ['RANK']}" if "RANK" in os.environ else "braid"
+    if isinstance(sys.stdout, io.TextIOWrapper):  # names that the terminal has no letters for
+        sys.stdout.reconfigure(errors="replace")
+    who = f"braid: {said}" if (said := launched.words()) else "braid"
     try:
         _take_nccl_words(sys.argv)
         load_groups(sys.argv[1:])

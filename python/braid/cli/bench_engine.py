@@ -87,11 +87,11 @@ def _rivals(plain: Path | None, nixl_python: Path | None, plugin: Path | None) -
     from braid.bench.engine.contestants import has_nixl
     from braid.bench.engine.jobs import Rivals
 
-    if plain and not plain.is_file():
+    if plain and not os.path.isfile(plain):
         raise options.fail(f"engine: --plain: there is no file {plain}")
     if nixl_python and not has_nixl(nixl_python):
         raise options.fail(f"engine: --nixl-python: {nixl_python} cannot import nixl")
-    if plugin and not (nixl_python and plugin.is_file()):
+    if plugin and not (nixl_python and os.path.isfile(plugin)):
         raise options.fail(f"engine: --nixl-plugin: {plugin} needs to be there, and --nixl-python")
     return Rivals(plain.resolve() if plain else None, nixl_python, plugin)
 

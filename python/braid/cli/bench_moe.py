@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from braid import launched
 from braid.cli import probe_options as options
-from braid.cli.checks import check_ranks, inside_launch
+from braid.cli.checks import check_ranks
 from braid.launch import launch
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def moe(
     """
     if importlib.util.find_spec("torch") is None:
         raise options.fail("moe: asked for torch beside braid, which is not installed")
-    if not inside_launch():
+    if not launched.is_rank():
         check_ranks(ranks)
         raise typer.Exit(launch([sys.executable, "-m", "braid.cli", *sys.argv[1:]], ranks))
     from braid.bench.moe.deepep import MODES
@@ -105,7 +106,7 @@ def _on_gpus(
     from braid.bench.moe import contestants, deepep, gpu
     from braid.probe.publish import Run, measure
 
-    local = int(os.environ.get("LOCAL_RANK", "0"))
+    local = launched.local_rank()
     if torch.cuda.device_count() <= local:
         raise options.fail(f"moe: --gpu: rank {local} has no GPU of {torch.cuda.device_count()}")
     torch.cuda.set_device(local)

@@ -1,10 +1,10 @@
 """`braid bench nodes`: collectives over several nodes, on the ranks of an enclosing launch."""
 
-import os
 from typing import Annotated
 
 import typer
 
+from braid import launched
 from braid.cli import probe_options as options
 from braid.cli.checks import check_device
 from braid.errors import InvalidArgument
@@ -37,9 +37,7 @@ def nodes(
     Every byte is checked before anything is timed. Starts no ranks: srun, torchrun or mpirun does,
     on all nodes (examples/launch/bench_nodes.sbatch).
     """
-    from braid.bench.nodes.store_crew import NAMES
-
-    if not any(name in os.environ for name in NAMES["rank"]):
+    if not launched.has_launcher():
         raise options.fail("nodes: starts no ranks; start it on all nodes with srun or torchrun")
     check_device(device, "bench nodes: --device")
     output = options.output(samples, budget, json_path, None, quiet, "cpu", commit)

@@ -5,10 +5,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from braid import launched
 from braid.bench.no_multicast import forbid_multicast
 from braid.bench.overlap.models import MODELS
 from braid.cli import probe_options as options
-from braid.cli.checks import check_ranks, inside_launch
+from braid.cli.checks import check_ranks
 from braid.launch import launch
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def overlap(
     _need_gpus(1 if stand else ranks)
     if stand:
         raise typer.Exit(_on_the_stand(what, output))
-    if not inside_launch():
+    if not launched.is_rank():
         raise typer.Exit(launch([sys.executable, "-m", "braid.cli", *sys.argv[1:]], ranks))
     raise typer.Exit(_between(chosen, counts, graphs, output))
 
@@ -93,8 +94,6 @@ def _on_the_stand(what: str, output: "Output") -> int:
 
 
 def _between(models: list[str], rows: list[int], graphs: bool, output: "Output") -> int:
-    import os
-
     import numpy as np
     import torch
 
@@ -102,7 +101,7 @@ def _between(models: list[str], rows: list[int], graphs: bool, output: "Output")
     from braid.bench.overlap import between, between_jobs
     from braid.probe.publish import Run, measure
 
-    torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    torch.cuda.set_device(launched.local_rank())
     with braid.init(progress=False) as comm:
         between.join_nccl(comm)
         run = Run(

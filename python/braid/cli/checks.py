@@ -1,6 +1,5 @@
 """What commands check before they start, and how they refuse: one line, exit code 2."""
 
-import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import NoReturn
 
 import typer
 
-from braid import json_file, sizes
+from braid import json_file, launched, sizes
 from braid.errors import InvalidArgument
 
 _MAX_RANKS = 64
@@ -28,17 +27,12 @@ def check_ranks(ranks: int) -> None:
         fail(f"--ranks: asked for {ranks}, braid takes 1 to {_MAX_RANKS}")
 
 
-def inside_launch() -> bool:
-    """Whether this process is a rank."""
-    return "RANK" in os.environ or "SLURM_PROCID" in os.environ
-
-
 def check_outputs(json_path: Path | None, svg_path: Path | None) -> None:
     """Where the record and the picture go. Of ranks, the first alone writes."""
     if svg_path and svg_path.suffix not in _PICTURES:
         kinds = f"{', '.join(_PICTURES[:-1])} or {_PICTURES[-1]}"
         raise InvalidArgument(f"--svg: '{svg_path.name}' is no {kinds}")
-    if os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")) == "0":
+    if launched.rank() == 0:
         json_file.check(json_path, "--json")
         json_file.check(svg_path, "--svg")
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from braid import launched
 from braid.bench import cut
 from braid.bench.request import check_root
 from braid.cli import (
@@ -30,7 +31,6 @@ from braid.cli.checks import (
     check_outputs,
     check_ranks,
     fail,
-    inside_launch,
     sizes_of,
     word,
     words,
@@ -192,7 +192,7 @@ def bench(
     )
     _check_root(asked)
     check_outputs(json_path, svg_path)
-    if not inside_launch():
+    if not launched.is_rank():
         check_options(asked.options)
     code = _on_gpus(asked)
     raise typer.Exit(_on_cpus(asked) if code is None else code)
@@ -233,12 +233,12 @@ def _on_cpus(asked: "Asked") -> int:
 
     ranks = asked.ranks or 4
     check_ranks(ranks)
-    if not inside_launch():
+    if not launched.is_rank():
         check_root(asked.root, ranks)
     if asked.against:
         _check_against(asked.against)
     settings = Settings.of(asked, word(asked.dtype or "float32", "dtype", "bench: --dtype"))
-    if inside_launch():
+    if launched.is_rank():
         return run_rank(settings)
     _check_memory(settings, ranks)
     if (why := options.why_cpus(asked.device)) and not asked.host_only:

@@ -1,7 +1,7 @@
 """`braid bench compare`: two records, and whether the newer one is as good."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -56,7 +56,8 @@ def compare(
         print(json.dumps(document, indent=1))
     else:
         out = console()
-        out.print(_table(found))
+        for table in _tables(found, out.width):
+            out.print(table)
         for line in document["differences"]:
             out.print(f"not the same machine or run: {line}", style="yellow", soft_wrap=True)
         counts = {word: sum(row.finding == word for row in found) for word in _ORDER}
@@ -69,17 +70,18 @@ _ORDER = ("wrong", "gone", "slower", "faster", "same", "new")
 _STYLES = {"wrong": "red", "gone": "red", "slower": "red", "faster": "green", "new": "cyan"}
 
 
-def _table(found: "Sequence[Row]") -> "Table":
-    from rich.table import Table
+def _tables(found: "Sequence[Row]", width: int) -> "Iterator[Table]":
+    from braid.terminal.columns import Column, tables
 
-    table = Table()
-    table.add_column("case", overflow="fold")
-    for name in ("old us", "new us", "change"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("")
-    for row in found:
-        times = ["-" if us is None else f"{us:,.1f}" for us in (row.old_us, row.new_us)]
-        change = "-" if row.change is None else f"{row.change:+.1%}"
-        word = row.finding + (", within the samples' spread" if row.is_noisy else "")
-        table.add_row(row.case, *times, change, word, style=_STYLES.get(row.finding, ""))
-    return table
+    def times(many: "Iterable[float | None]") -> list[str]:
+        return ["-" if us is None else f"{us:,.1f}" for us in many]
+
+    numbers = [
+        Column("old us", times(row.old_us for row in found)),
+        Column("new us", times(row.new_us for row in found)),
+        Column("change", ["-" if row.change is None else f"{row.change:+.1%}" for row in found]),
+    ]
+    said = [row.finding + (", within the samples' spread" if row.is_noisy else "") for row in found]
+    keys = [Column("case", [row.case for row in found], is_number=False)]
+    styles = [_STYLES.get(row.finding, "") for row in found]
+    return tables(keys, [[*numbers, Column("", said, is_number=False)]], width, styles=styles)

@@ -4,6 +4,7 @@ import ctypes
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -43,7 +44,8 @@ def library() -> Path | None:
 
 def preload(path: Path) -> str:
     """LD_PRELOAD with the drop-in in front of what is there."""
-    others = [each for each in os.environ.get("LD_PRELOAD", "").split(":") if each]
+    # Blanks separate for ld.so, too, and would end the word in `env $(braid nccl-env) program`.
+    others = [each for each in re.split("[: ]", os.environ.get("LD_PRELOAD", "")) if each]
     return ":".join([str(path), *(each for each in others if not each.endswith(FILE))])
 
 

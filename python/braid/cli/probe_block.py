@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from braid import launched
 from braid.cli import probe_options as options
 from braid.cli.compare import parse_tolerance
 from braid.cli.probe_calls import baseline
@@ -73,7 +74,7 @@ def tp_block(
     players = ["braid"] if who == "none" else ["braid", who]
     forecast = Forecast(size, call, _curves(record or [], players))
     _check_records(forecast, record or [])
-    if not options.inside_launch():
+    if not launched.is_rank():
         if not count:  # ranks that all compute on all cores wait for each other
             cores = max((os.cpu_count() or 1) // size, 1)
             os.environ.setdefault("OPENBLAS_NUM_THREADS", str(cores))

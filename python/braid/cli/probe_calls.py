@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from braid import launched
 from braid.cli import probe_options as options
 
 if TYPE_CHECKING:
@@ -170,7 +171,7 @@ def _go(
     beside = baseline(against, count)
     if links:
         options.words(links, options.LINKS, "--links", "link")
-    if not options.inside_launch():
+    if not launched.is_rank():
         raise typer.Exit(options.start(options.ranks_for(count, ranks)))
     from braid.probe.session import Asked, run_rank
 

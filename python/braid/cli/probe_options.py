@@ -1,6 +1,5 @@
 """Options that the kinds of `braid bench` share, and what they mean."""
 
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -123,11 +122,6 @@ def count(ranks: int, default: int, least: int, most: int) -> int:
     if not least <= asked <= most:
         raise fail(f"--ranks: asked for {ranks}, it must be from {least} to {most}")
     return asked
-
-
-def inside_launch() -> bool:
-    """Whether this process is a rank."""
-    return "RANK" in os.environ or "SLURM_PROCID" in os.environ
 
 
 def start(ranks: int) -> int:

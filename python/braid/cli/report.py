@@ -4,8 +4,9 @@ Exit codes: 0 fine, 2 wrong arguments, or a file that cannot be read.
 """
 
 import json
+import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,6 +18,10 @@ EPILOG = (
     " Exit code 0 fine, 2 bad input."
 )
 
+
+if TYPE_CHECKING:
+    from braid.topo.facts import Machine
+    from braid.topo.measured import Measured
 
 _OF_A_PLAN = {"tokens": "--tokens", "tp": "--tp", "mfu": "--mfu", "peak_tflops": "--peak-tflops"}
 
@@ -53,7 +58,6 @@ def report(
     from braid.report.page import page
     from braid.report.runs import Run, load
     from braid.topo.document import document
-    from braid.topo.measured import rates_for
     from braid.topo.read import load as load_machine
     from braid.topo.read import with_model
 
@@ -66,7 +70,8 @@ def report(
         machine = live.read()
     if models := {run.gpu for run in runs if isinstance(run, Run) and run.gpu}:
         machine = with_model(machine, min(models))  # where the source does not tell it
-    measured = [rate for path in records or [] for rate in rates_for(machine, path)]
+    is_elsewhere = from_path is None and not machine.gpus
+    measured = [rate for path in records or [] for rate in _rates(machine, path, is_elsewhere)]
     whole = document(machine, measured)
     asked = plan.Asked(model, tokens, tp, mfu, peak_tflops)
     found = plan.plans(asked, whole, records or []) if model else []
@@ -75,6 +80,19 @@ def report(
         print(json.dumps(answer.document(out, whole, runs, found), indent=1))
     else:
         print(f"braid: wrote {out}")
+
+
+def _rates(machine: "Machine", path: Path, is_elsewhere: bool) -> "list[Measured]":
+    """A record's rates of the machine's links. Where GPUs were measured and this machine has none
+    the page is read elsewhere: the record is shown, and marks no link.
+    """
+    from braid.topo.measured import load, rates_for
+
+    if is_elsewhere and (gpu := load(path).gpu):
+        said = f"{path}: a record of {gpu}, and this machine has no GPU: it marks no link"
+        print(f"braid: report: {said}; --from gives the machine", file=sys.stderr)
+        return []
+    return rates_for(machine, path)
 
 
 def _check_nothing_planned(ctx: typer.Context) -> None:

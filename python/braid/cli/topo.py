@@ -4,7 +4,6 @@ Exit codes: 0 fine; 1 the machines differ (diff), or there are warnings (--check
 arguments or a file that is no topology.
 """
 
-import io
 import json
 import sys
 from collections.abc import Sequence
@@ -82,8 +81,6 @@ def topo(
         from braid.topo.show.html import page
 
         json_file.write_text(html, page(whole), "topo: --html")
-    if isinstance(sys.stdout, io.TextIOWrapper):  # names that the terminal has no letters for
-        sys.stdout.reconfigure(errors="replace")
     print(to_json(whole) if as_json else _text(whole, views, vocabulary))
     if check and any(verdict.level == "warning" for verdict in whole.derived.verdicts):
         raise typer.Exit(1)
@@ -173,7 +170,7 @@ def _text(whole: "Document", views: Sequence[str], vocabulary: "Vocabulary") -> 
 
     parts = {
         "matrix": lambda: matrix.lines(whole.machine, vocabulary),
-        "tree": lambda: tree.lines(whole.machine, sys.stdout.encoding),
+        "tree": lambda: tree.lines(whole.machine, getattr(sys.stdout, "encoding", None)),
         "rates": lambda: _rates(whole),
         "verdicts": lambda: tables.verdict_lines(whole.derived.verdicts) or ["no warnings"],
     }
@@ -192,4 +189,5 @@ def _rates(whole: "Document") -> list[str]:
 def _no_rates(whole: "Document") -> list[str]:
     if not whole.machine.gpus:
         return []
-    return ["No link's rate is known: the source tells neither lanes nor GPUs; try --gpu h100"]
+    model = "mi300x" if whole.machine.source.format == "rocm-smi" else "h100"
+    return [f"No link's rate is known: the source tells neither lanes nor GPUs; try --gpu {model}"]

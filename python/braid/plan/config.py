@@ -44,7 +44,7 @@ _STRANGE = re.compile(
 """Fields of unknown families that say: these layers are not Llama's."""
 _STRANGE_KINDS = ("beam", "git", "yuan")
 """Families whose configs look like Llama's, and whose layers are not."""
-_ENCODERS = re.compile("bert|electra|xlnet|^esm")
+_ENCODERS = re.compile("bert|electra|xlnet|^esm|clip|siglip")
 _GUESS = Traits(is_windowed=True)
 NEEDED = (*build.NEEDED[:3], "intermediate_size", *build.NEEDED[3:])
 

@@ -1,7 +1,6 @@
 """Answers on the terminal: numbers with units and what they rest on, or JSON."""
 
 import json
-import sys
 from typing import TYPE_CHECKING, Any
 
 from braid.plan.basis import Basis
@@ -30,8 +29,7 @@ def show(report: Report, as_json: bool) -> None:
 
 def show_document(document: dict[str, Any]) -> None:
     """Prints JSON."""
-    json.dump(document, sys.stdout, indent=1, allow_nan=False)
-    sys.stdout.write("\n")
+    print(json.dumps(document, indent=1, allow_nan=False))  # noqa: T201
 
 
 def _remarks(report: Report, out: "Console") -> None:

@@ -1,11 +1,11 @@
 """One rank of the kinds that make calls: a comm, players, and what all ranks decide together."""
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import braid
+from braid import launched
 from braid.bench import facts
 from braid.bench.crew import CommCrew
 from braid.bench.deadline import Deadlines
@@ -41,7 +41,7 @@ def run_rank(asked: Asked) -> int:
 
         forbid_multicast()
         _choose_gpu()
-    deadlines = Deadlines(int(os.environ.get("RANK", "0")))
+    deadlines = Deadlines(launched.rank())
     seconds = _ROOM_S + 2 * asked.output.budget_s
     with (
         deadlines.step(f"bench {asked.kind}", seconds),
@@ -66,7 +66,7 @@ def run_rank(asked: Asked) -> int:
 def _choose_gpu() -> None:
     import torch
 
-    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
+    torch.cuda.set_device(launched.local_rank() % torch.cuda.device_count())
 
 
 @contextmanager

@@ -6,7 +6,7 @@ was, and whether chance alone would do that.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from math import comb
+from math import exp, lgamma, log
 from statistics import median, quantiles
 
 from braid.record.parts import RankTimes
@@ -42,10 +42,15 @@ def _times_of(times_us: Sequence[float], leads_us: Sequence[float]) -> RankTimes
 
 
 def chance_of(times: int, samples: int, ranks: int) -> float:
-    """That a given one of `ranks` that are all alike is slowest in `times` samples or more."""
-    part = 1 / ranks
+    """That a given one of `ranks` (two or more, all alike) is slowest in `times` samples
+    or more.
+    """
+    often, seldom = -log(ranks), log(1 - 1 / ranks)
+    # By logarithms: of more than 1,029 samples the number of ways is more than a float has.
+    whole = lgamma(samples + 1)
     return sum(
-        comb(samples, k) * part**k * (1 - part) ** (samples - k) for k in range(times, samples + 1)
+        exp(whole - lgamma(k + 1) - lgamma(samples - k + 1) + k * often + (samples - k) * seldom)
+        for k in range(times, samples + 1)
     )
 
 

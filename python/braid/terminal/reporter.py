@@ -2,10 +2,11 @@
 elsewhere.
 """
 
-import os
 import sys
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
+
+from braid import launched
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
@@ -17,7 +18,7 @@ class Reporter:
     @staticmethod
     def for_this_rank() -> "Reporter":
         """Bars, lines or nothing."""
-        if os.environ.get("RANK", "0") != "0":
+        if launched.rank() != 0:
             return Reporter()
         return Bars() if sys.stderr.isatty() else Lines()
 

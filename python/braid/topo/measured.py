@@ -56,7 +56,9 @@ def rates_for(machine: Machine, path: Path) -> list[Measured]:
     known = models - {""}
     if measurement.gpu and (not models or known) and not any_same(measurement.gpu, known):
         found = " / ".join(sorted(known)) or "no GPU"
-        raise BadTopology(f"{path}: a record of {measurement.gpu}, the machine has {found}")
+        raise BadTopology(
+            f"{path}: a record of {measurement.gpu}, the machine has {found}; --from gives another"
+        )
     return [_named(machine, rate, path) for rate in measurement.rates]
 
 

@@ -47,6 +47,61 @@ def test_a_path_is_refused_before_anything_is_measured(
     assert said.err.count("\n") == 1
 
 
+LONG = "a" * 5000
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (f"plan collective all_reduce 1MiB -n 8 --hw {LONG}", "is no "),
+        (f"plan collective all_reduce 1MiB -n 8 --hw {LONG}.json", "File name too long"),
+        (f"plan models {LONG}", "is no model"),
+        (f"plan models {LONG}.json", "File name too long"),
+        (f"run {LONG}.py", "run: there is no file a"),
+        (f"bench --device cpu --json {LONG}/x.json", "cannot be written: File name too long"),
+        (f"bench --device cpu --svg {LONG}.svg", "cannot be written: File name too long"),
+        (f"bench engine --plain {LONG}", "--plain: there is no file"),
+        ("plan collective all_reduce 1MiB -n 8 --hw /proc/self/mem", "Input/output error"),
+    ],
+)
+def test_a_path_that_cannot_be_looked_at(words, said, monkeypatch, capfd):
+    """pathlib's questions raise for names that are too long, and for a folder that another user has
+    closed.
+    """
+    monkeypatch.setattr(sys, "argv", ["braid", *words.split()])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    found = capfd.readouterr()
+    assert (stop.value.code, found.out) == (2, "")
+    assert said in found.err
+    assert found.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "words", ["topo --from FILE", "topo --json --from FILE", "plan models --json", "plan hw"]
+)
+def test_a_closed_standard_output_takes_nothing(words, tmp_path):
+    file = tmp_path / "m.txt"
+    file.write_text("LINK TYPE TABLE:\n   GPU0  GPU1\nGPU0  0  XGMI\nGPU1  XGMI  0\n")
+    line = [sys.executable, "-m", "braid.cli", *words.replace("FILE", str(file)).split()]
+    with_closed = ["sh", "-c", 'exec "$@" >&-', "sh", *line]
+    done = subprocess.run(with_closed, stderr=subprocess.PIPE, text=True, timeout=100)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_names_that_the_terminal_has_no_letters_for(tmp_path):
+    file = tmp_path / "\u00fc.json"
+    config = {
+        "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "intermediate_size": 128, "vocab_size": 100, "model_type": "llama",
+    }  # fmt: skip
+    file.write_text(json.dumps(config))
+    known = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = run(["plan", "models", str(file)], env=known, stdout=subprocess.PIPE)
+    assert done.returncode == 0, done.stderr
+    assert "/?.json" in done.stdout
+
+
 def test_a_record_that_cannot_be_saved_is_one_line(tmp_path):
     full = tmp_path / "full.json"
     full.symlink_to("/dev/full")

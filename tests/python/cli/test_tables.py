@@ -12,9 +12,11 @@ from braid.bench.host import plot, table
 from braid.bench.host.measure import LinkTotals, calls_for, samples_for, summarise
 from braid.cases.host import Case, pattern
 from braid.cases.operations import busbw_factor
+from braid.cli.compare import _tables
 from braid.errors import InvalidArgument
 from braid.probe import picture
 from braid.probe import table as probe_table
+from braid.probe.compare import Row
 from braid.probe.job import with_ranks
 from braid.progress import Bar, choose
 from braid.record.bench import (
@@ -138,13 +140,43 @@ def test_columns_of_one_group_stay_together():
         (200, ["k aaaa bbbb cccc dddd eeee"]),
         (34, ["k aaaa bbbb cccc dddd", "k eeee"]),
         (32, ["k aaaa bbbb", "k cccc dddd eeee"]),
-        (5, ["k aaaa bbbb", "k cccc dddd", "k eeee"]),
+        (20, ["k aaaa bbbb", "k cccc dddd", "k eeee"]),
+        (15, ["k aaaa", "k bbbb", "k cccc", "k dddd", "k eeee"]),
     ):
         found = [
             " ".join(str(column.header) for column in each.columns)
             for each in tables(keys, groups, width)
         ]
         assert found == parts
+
+
+def test_words_go_on_below_and_numbers_stay_whole():
+    """40 characters, which neither an operation's name nor two numbers have beside each other."""
+    out = io.StringIO()
+    keys = [Column("op", ["reduce_scatter"], is_number=False), Column("bytes", ["1.5 GiB"])]
+    groups = [[Column("median us", ["123,456.7"]), Column("share", ["100.0% 0.0171 GB/s"])]]
+    for table_ in tables(keys, groups, 40):
+        Console(file=out, width=40).print(table_)
+    text = out.getvalue()
+    assert max(map(len, text.splitlines())) <= 40
+    assert "…" not in text
+    for whole in ("1.5 GiB", "123,456.7", "100.0% 0.0171 GB/s"):
+        assert whole in text
+    cells = [line.split("│")[1].strip() for line in text.splitlines() if line.startswith("│")]
+    names = "".join(cells)
+    assert names == 2 * "reduce_scatter"
+
+
+def test_a_comparison_fits_a_narrow_terminal():
+    rows = [Row("all_reduce 64 KiB, nccl", "slower", 1234.8, 1234.9, 0.0, is_noisy=True)]
+    out = io.StringIO()
+    for part in _tables(rows, 40):
+        Console(file=out, width=40).print(part)
+    text = out.getvalue()
+    assert max(map(len, text.splitlines())) <= 40
+    assert "…" not in text
+    for whole in ("1,234.8", "1,234.9", "+0.0%", "nccl", "slower", "spread"):
+        assert whole in text
 
 
 def test_wrong_bytes_of_both_are_added():

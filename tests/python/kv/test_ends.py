@@ -135,6 +135,13 @@ def test_a_letter_of_which_a_part_has_left_is_forgotten():
     assert joiner.add(b"x", whole) == ({"kind": "b"}, b"")
 
 
+def test_a_head_that_is_nested_too_deep_is_no_letter():
+    deep = b"[" * 50_000 + b"]" * 50_000
+    frame = letters.frames({"kind": "a"})[0][:8] + struct.pack("<I", len(deep)) + deep
+    with pytest.raises(braid.InvalidArgument, match="whose head is no JSON: maximum recursion"):
+        letters.Joiner().add(b"x", frame)
+
+
 def test_a_load_that_failed_leaves_no_count():
     with ends() as (p, d, there):
         p.role.begin("r", [0, 1], 16)

@@ -14,6 +14,10 @@ from braid.plan.predict import Request
 from braid.plan.wrong import PlanError
 
 HUGE = 10**400
+QWEN = {
+    "model_type": "qwen3", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 16, "intermediate_size": 128, "vocab_size": 100,
+}  # fmt: skip
 TIMES = {"median_us": 7.0, "samples_us": [7.0]}
 BENCH = {
     "schema": "braid.bench/1",
@@ -120,6 +124,28 @@ def test_nesting_without_a_bottom(tmp_path):
         records.load(path)
     with pytest.raises(PlanError, match=r"f.json: not JSON: maximum recursion"):
         models.find(str(path))
+
+
+def test_a_model_without_an_end():
+    with pytest.raises(PlanError, match=r"model /dev/zero: more than 64 MiB, which is no config"):
+        models.find("/dev/zero")
+
+
+@pytest.mark.parametrize("field", ["layer_types", "layers_block_type", "attention_layers"])
+def test_kinds_of_layers_that_are_no_words(field, tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**QWEN, field: [["a"], ["b"]]}))
+    with pytest.raises(PlanError, match=rf"{field} is .* no rule for layers of kind \['a'\]"):
+        models.find(str(path))
+
+
+@pytest.mark.parametrize("name", ["\ud800Model", "\x1b[31mEVIL\x07Model", "\u00dcModel"])
+def test_a_name_is_shown_that_a_terminal_can_show(name, tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**QWEN, "architectures": [name]}))
+    (said,) = [note for note in models.find(str(path)).notes if "no matrix for the output" in note]
+    assert said.isprintable()
+    assert "Model has no matrix" in said
 
 
 def test_bytes_that_are_no_text(tmp_path):

@@ -160,7 +160,10 @@ def test_other_heads_of_gpt2_s_older_form_are_refused():
         model("gpt2", n_embd=64, n_layer=2, n_head=4, attention_head_type="warped")
 
 
-@pytest.mark.parametrize("kind", ["deberta-v2", "modernbert", "electra", "xlnet", "esm"])
+@pytest.mark.parametrize(
+    "kind",
+    ["deberta-v2", "modernbert", "electra", "xlnet", "esm", "clip_text_model", "siglip_text_model"],
+)
 def test_an_encoder_without_a_rule_has_no_guessed_cache(kind):
     with pytest.raises(PlanError, match="braid has no rule for this encoder"):
         model(kind)

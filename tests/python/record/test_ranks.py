@@ -44,6 +44,14 @@ def test_chance_is_a_binomial_s():
     assert chance_of(2, 3, 2) == pytest.approx(0.5)
 
 
+def test_chance_of_many_samples():
+    """Of 1,030 the ways to have half of them are more than a float has."""
+    assert chance_of(515, 1030, 2) == pytest.approx(0.5, abs=0.02)
+    assert chance_of(50_000, 100_000, 2) == pytest.approx(0.5, abs=0.002)
+    assert chance_of(100_000, 100_000, 8) == 0
+    assert late(*ranks_of((1100, 0), samples=1100)) == ["rank 0"]
+
+
 def ranks_of(slowest, samples=20, behind=5.0, p50=100.0):
     return {f"rank {i}": RankTimes(p50, p50, n, behind if n else 0.0)
             for i, n in enumerate(slowest)}, samples  # fmt: skip

@@ -103,6 +103,16 @@ def test_command(monkeypatch, tmp_path, capsys):
     assert str(out) in capsys.readouterr().out
 
 
+def test_a_record_of_gpus_is_read_where_there_are_none(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr("braid.topo.read.live.read", lambda: load_machine(FIXTURES / "laptop.xml"))
+    out = tmp_path / "report.html"
+    assert run(monkeypatch, RECORDS / "gpu_large_2.json", "--out", out) == 0
+    assert "all-gather: bus bandwidth" in out.read_text()
+    err = capsys.readouterr().err
+    assert "a record of NVIDIA H200, and this machine has no GPU: it marks no link" in err
+    assert err.count("\n") == 1
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

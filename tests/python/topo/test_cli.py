@@ -71,6 +71,15 @@ def test_nothing_to_say_is_said(topo, tmp_path):
     assert out.rstrip() == "no warnings"
 
 
+def test_a_gpu_is_named_that_the_source_may_have(topo, tmp_path):
+    path = tmp_path / "m.txt"
+    for kind, said in (("XGMI", "name it: --gpu mi300x"), ("PCIE", "try --gpu mi300x")):
+        path.write_text(f"LINK TYPE TABLE:\n   GPU0  GPU1\nGPU0  0  {kind}\nGPU1  {kind}  0\n")
+        _, out, _ = topo("--from", path)
+        assert said in out
+    assert topo("--from", path, "--gpu", "mi300x")[0] == 0
+
+
 def test_chosen_views_and_words(topo, fixture_path):
     _, out, _ = topo("--from", fixture_path("h100_x8.xml"), "--show", "matrix", "--words", "nccl")
     assert "PXN" in out

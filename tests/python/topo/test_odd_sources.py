@@ -121,7 +121,7 @@ def rocm(types, hops, more=""):
 
 
 @pytest.mark.parametrize(
-    ("hops", "kind"), [("1", "PHB"), ("2", "PHB"), ("3", "SYS"), ("N/A", "SYS")]
+    ("hops", "kind"), [("1", "PHB"), ("2", "PHB"), ("3", "SYS"), ("N/A", None)]
 )
 def test_hops_of_amd_gpus(hops, kind):
     text = rocm([["0", "PCIE"], ["PCIE", "0"]], [["0", hops], [hops, "0"]])

@@ -7,6 +7,7 @@ from braid.topo.look import View
 from braid.topo.matrix import matrix
 from braid.topo.rates import rates
 from braid.topo.read import load, read_text
+from braid.topo.verdicts import verdicts
 
 
 def test_mi300x(fixture_path):
@@ -41,6 +42,17 @@ def test_pcie():
     view = View(read_text(SMALL))
     assert view.path("GPU0", "GPU1") == "PHB"
     assert view.path("GPU0", "GPU2") == "SYS"
+
+
+def test_without_a_table_of_hops_no_path_is_told():
+    """NUMA nodes tell it where the text has them."""
+    kinds = SMALL[SMALL.index("======== Link Type") :]
+    view = View(read_text(kinds))
+    assert view.path("GPU0", "GPU1") is None
+    assert not [each for each in verdicts(view.machine) if "socket" in each.text]
+    node = "GPU[{}]\t: (Topology) Numa Node: {}\n"
+    told = View(read_text(kinds + "".join(node.format(i, i // 2) for i in range(3))))
+    assert [told.path("GPU0", other) for other in ("GPU1", "GPU2")] == ["NODE", "SYS"]
 
 
 @pytest.mark.parametrize(

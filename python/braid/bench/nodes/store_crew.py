@@ -6,25 +6,11 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
+from braid import launched
 from braid.bench.crew import Crew
-from braid.errors import InvalidArgument
 
-NAMES = {
-    "rank": ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMIX_RANK"),
-    "size": ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE"),
-    "local": ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK"),
-}
-"""What launchers tell a rank."""
 _TIMEOUT = timedelta(seconds=300)
 _WORDS = 240
-
-
-def told(what: str) -> int:
-    """InvalidArgument where no launcher said it."""
-    for name in NAMES[what]:
-        if (text := os.environ.get(name, "")).isdigit():
-            return int(text)
-    raise InvalidArgument(f"bench nodes: no launcher says {NAMES[what][0]}")
 
 
 class StoreCrew(Crew):
@@ -35,7 +21,11 @@ class StoreCrew(Crew):
     def __init__(self) -> None:
         from torch.distributed import TCPStore
 
-        self.rank, self.size, self.local_rank = told("rank"), told("size"), told("local")
+        self.rank, self.size, self.local_rank = (
+            launched.rank(),
+            launched.size(),
+            launched.local_rank(),
+        )
         address = os.environ.get("MASTER_ADDR", "127.0.0.1")
         port = int(os.environ.get("MASTER_PORT", "29500")) + 1
         self._store = TCPStore(address, port, self.size, self.rank == 0, _TIMEOUT)

@@ -5,7 +5,7 @@ another one over three rails of given rates; or between GPUs, and there beside t
 import contextlib
 import secrets
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from braid.bench.engine.hosts import RATES_MBIT
@@ -142,7 +142,7 @@ def job(shape: Shape, way: str, nbytes: int) -> Job:
             for ranks in jobs.values():
                 ranks.close()
         bad = {PLAIN: 0, UPDATE: wrong[True], UNCHECKED: wrong[False]}
-        return [_series(group, name, nbytes, found, bad[name]) for name, found in times.items()]
+        return _all_series(group, nbytes, times, bad)
 
     return Job(f"weights {way} {words}", nbytes, run)
 
@@ -174,7 +174,7 @@ def gpu_job(shape: Shape, nbytes: int) -> Job:
         finally:
             ranks.close()
         bad = {COPIES: 0, PLAIN: 0, UNCHECKED: wrong}
-        return [_series(group, name, nbytes, found, bad[name]) for name, found in times.items()]
+        return _all_series(group, nbytes, times, bad)
 
     return Job(f"weights GPUs {words}", nbytes, run)
 
@@ -194,6 +194,15 @@ def gpu_ratios_of(shape: Shape, series: Sequence[Series]) -> dict[str, float]:
         for (group, name), us in p50.items()
         if name != COPIES and (group, COPIES) in p50
     }
+
+
+def _all_series(
+    group: str, nbytes: int, times: Mapping[str, list[float]], wrong: Mapping[str, int]
+) -> list[Series]:
+    """None of whom was not timed: the run was stopped before."""
+    return [
+        _series(group, name, nbytes, found, wrong[name]) for name, found in times.items() if found
+    ]
 
 
 def _series(group: str, name: str, nbytes: int, samples: list[float], wrong: int) -> Series:

@@ -1,6 +1,7 @@
 """Options that several commands of `braid plan` share, and what they mean."""
 
 import json
+import os
 import re
 from pathlib import Path
 from typing import Annotated
@@ -75,7 +76,7 @@ def parse_bytes(text: str, option: str) -> int:
 
 def machine(name: str, files: list[Path] | None, who: str, peak_tflops: float = 0.0) -> Hardware:
     """The hardware that --hw and --record describe."""
-    is_file = name.endswith((".json", ".txt", ".log", ".xml")) or Path(name).is_file()
+    is_file = name.endswith((".json", ".txt", ".log", ".xml")) or os.path.isfile(name)
     found = _from_file(Path(name), who) if is_file else hardware.find(name)
     for file in files or []:
         document = records.load(file)
@@ -108,8 +109,16 @@ def _document(path: Path) -> Json:
         try:
             return json.loads(to_json(document(load(path))))
         except BadTopology as no_topology:
-            is_xml = path.is_file() and path.read_bytes()[:64].lstrip().startswith(b"<")
-            raise PlanError(str(no_topology if is_xml else no_record)) from no_topology
+            raise PlanError(str(no_topology if _is_xml(path) else no_record)) from no_topology
+
+
+def _is_xml(path: Path) -> bool:
+    """Whether a file looks like it. What cannot be read is none."""
+    try:
+        with path.open("rb") as file:
+            return file.read(64).lstrip().startswith(b"<")
+    except OSError:
+        return False
 
 
 def curves(document: Json, who: str, path: Path) -> list[Curve]:

@@ -53,7 +53,13 @@ def _show(answer: Report, shape: Shape | None, as_json: bool) -> None:
 
 
 def _work(
-    count: Quantity, seq: int, batch: int, recompute: bool, mfu: float, compute_ms: float
+    count: Quantity,
+    seq: int,
+    batch: int,
+    recompute: bool,
+    mfu: float,
+    compute_ms: float,
+    active: float = 0.0,
 ) -> Work:
     """A step's computation, said in one of two ways. PlanError for half of one, and for both."""
     if compute_ms and (seq or batch):
@@ -63,7 +69,7 @@ def _work(
     if bool(seq) != bool(batch):
         given, missing = ("--seq", "--batch") if seq else ("--batch", "--seq")
         raise PlanError(f"{given} says nothing without {missing}; give both")
-    return Work(count.value, seq, batch, recompute, mfu, compute_ms / 1e3, count.basis)
+    return Work(count.value, seq, batch, recompute, mfu, compute_ms / 1e3, count.basis, active)
 
 
 def _where(
@@ -113,7 +119,8 @@ def ddp(
     where = _where(machine, path, gpus, nodes, (network, nic_gbit, nic_per), algorithm)
     shape = _shape(params, model)
     layers = shape.layers if shape else layers
-    job = _work(_count(params, shape), seq, batch, recompute, mfu, compute_ms)
+    active = shape.active_parameters if shape else 0.0
+    job = _work(_count(params, shape), seq, batch, recompute, mfu, compute_ms, active)
     size = options.parse_bytes(bucket, "--bucket")
     _show(data.ddp(where, job, gradient_bytes, size, layers), shape, as_json)
 
@@ -149,7 +156,8 @@ def zero(
     machine = options.machine(hw, record, who, peak_tflops)
     where = _where(machine, path, gpus, nodes, (network, nic_gbit, nic_per), algorithm)
     shape = _shape(params, model)
-    job = _work(_count(params, shape), seq, batch, recompute, mfu, compute_ms)
+    active = shape.active_parameters if shape else 0.0
+    job = _work(_count(params, shape), seq, batch, recompute, mfu, compute_ms, active)
     _show(sharded.zero(where, job, element_bytes), shape, as_json)
 
 
@@ -183,8 +191,8 @@ def fsdp(
     machine = options.machine(hw, record, who, peak_tflops)
     where = _where(machine, path, gpus, nodes, (network, nic_gbit, nic_per), algorithm)
     shape = models.find(model)
-    active = shape.counted(shape.active_parameters)
-    job = _work(active, seq, batch, recompute, mfu, compute_ms)
+    count, active = _count("", shape), shape.active_parameters
+    job = _work(count, seq, batch, recompute, mfu, compute_ms, active)
     show(sharded.fsdp(where, shape, job, gradient_bytes), as_json)
 
 

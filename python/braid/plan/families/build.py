@@ -95,7 +95,7 @@ def _notes(fields: Fields, traits: Traits) -> list[str]:
     notes = [traits.note] if traits.note else []
     more = fields.get("num_nextn_predict_layers") or fields.get("num_mtp_modules")
     if more:
-        notes.append(f"{more} more layer(s) that predict further tokens are not counted")
+        notes.append(f"{more!a:.20} more layer(s) that predict further tokens are not counted")
     if traits.is_encoder:
         notes.append("an encoder keeps no KV cache; its task's head is not counted")
     elif name := ends.headless(fields):

@@ -48,4 +48,4 @@ def is_draft(fields: Fields) -> bool:
 
 def _architecture(fields: Fields) -> str:
     names = fields.list("architectures") or [""]
-    return str(names[0])
+    return "".join(letter if letter.isprintable() else "?" for letter in str(names[0]))

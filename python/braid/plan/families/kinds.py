@@ -40,7 +40,7 @@ def _listed(fields: Fields, layer: int) -> str:
     for field in _LISTS:
         word = fields.of_layer(field, layer)
         if word is not None:
-            if word not in _WORDS:
+            if not isinstance(word, str) or word not in _WORDS:
                 raise fields.unknown(field, f"braid has no rule for layers of kind {word!r:.40}")
             return _WORDS[word]
     return ""

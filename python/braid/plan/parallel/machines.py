@@ -69,6 +69,8 @@ class Work:
     """As given; 0: from the rest."""
     basis: Basis = Basis.EXACT
     """Of the number of parameters."""
+    active: float = 0.0
+    """Parameters that one token uses, of a mixture of experts; 0: all."""
 
     @property
     def count(self) -> Quantity:
@@ -77,10 +79,11 @@ class Work:
 
     def tflop_per_gpu(self, ranks: int) -> float:
         """F9."""
+        used = self.active or self.parameters
         passes = (
             training.FORWARD_BACKWARD_RECOMPUTE if self.recompute else training.FORWARD_BACKWARD
         )
-        return training.tflop_per_gpu(self.parameters, self.sequence, self.batch, ranks, passes)
+        return training.tflop_per_gpu(used, self.sequence, self.batch, ranks, passes)
 
     def check(self) -> None:
         """PlanError for what no model can be."""

@@ -11,6 +11,7 @@ def inputs(machines: Machines, work: Work) -> dict[str, Value]:
     """The question, for programs."""
     return {
         "parameters": work.parameters,
+        "active_parameters": work.active or work.parameters,
         "hardware": machines.hardware.name,
         "path": machines.path.name,
         "gpus_per_node": machines.gpus,

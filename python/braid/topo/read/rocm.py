@@ -117,20 +117,23 @@ def _pairs(
             weight = whole(weights.cell(a, b)) or 0
             if kind == "XGMI" and weight <= _ONE_LINK:
                 links.append(GpuLink(one.name, two.name, "xgmi", 1))
-            elif kind == "XGMI" and (path := _by_nodes(one, two)):
+                continue
+            told = _path(hops.cell(a, b)) if kind == "PCIE" else None
+            if kind in ("XGMI", "PCIE") and (path := told or _by_nodes(one, two)):
                 paths.append(Path(one.name, two.name, path))
-            elif kind == "PCIE":
-                paths.append(Path(one.name, two.name, _path(hops.cell(a, b))))
     return links, paths
 
 
 def _by_nodes(a: Gpu, b: Gpu) -> PathKind | None:
-    """How GPUs that xGMI joins over others meet over PCIe, which the tools do not say."""
+    """How GPUs meet over PCIe where no hops are told: of those that xGMI joins over others, say."""
     if a.numa is None or b.numa is None:
         return None
     return "NODE" if a.numa == b.numa else "SYS"
 
 
-def _path(hops: str) -> PathKind:
-    """Two hops meet in one CPU; three cross the link between sockets."""
-    return "PHB" if hops in ("1", "2") else "SYS"
+def _path(hops: str) -> PathKind | None:
+    """Two hops meet in one CPU; three cross the link between sockets. None where no number is."""
+    count = whole(hops)
+    if count is None:
+        return None
+    return "PHB" if count in (1, 2) else "SYS"

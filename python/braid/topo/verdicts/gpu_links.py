@@ -140,7 +140,8 @@ def model_unknown(view: View) -> Iterator[Verdict]:
         yield Verdict("model-unknown", "note", text, devices)
     else:
         text = f"{names(devices)}: the source does not tell the model; {taken}"
-        yield Verdict("model-unknown", "note", text, devices, "name it: --gpu h100")
+        example = "h100" if is_nvlink else "mi300x"
+        yield Verdict("model-unknown", "note", text, devices, f"name it: --gpu {example}")
 
 
 def cut_up(view: View) -> Iterator[Verdict]:

@@ -333,3 +333,17 @@ def test_needs_no_compiled_module():
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     assert "busbw" in done.stdout
+
+
+def test_a_mixture_computes_with_what_a_token_uses_and_sends_all(braid):
+    job = "--model deepseek-v3 --gpus 8 --hw h100-nvlink4 --seq 4096 --batch 64 --json"
+    found = {name: json.loads(braid(f"{name} {job}")[1]) for name in ("ddp", "zero", "fsdp", "mfu")}
+    seconds = {
+        name: next(one["value"] for one in answer["results"] if one["name"] == "compute_s")
+        for name, answer in found.items()
+    }
+    assert seconds == dict.fromkeys(found, pytest.approx(14.93, rel=0.001))
+    assert any("communication takes longer" in words for words in found["ddp"]["warnings"])
+    for name in ("ddp", "zero", "fsdp"):
+        counted = found[name]["inputs"]
+        assert (counted["parameters"], counted["active_parameters"]) == (671026419200, 37552297472)
