@@ -1,9 +1,13 @@
 // Graphs of captured calls among eager ones, on fake GPUs. The user puts them in one order on all
 // ranks, as NCCL wants it; what a call counts must then follow that order, however often a graph is
 // replayed. So nothing that changes from call to call may be in what a call enqueues.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
 #include <cstring>
+#include <thread>
 #include <vector>
 
 #include "base/units.h"
@@ -299,6 +303,83 @@ TEST(DeviceGraphs, ACaptureThatBecameInvalidIsTheProgramsErrorAlone) {
     EXPECT_FALSE(rank.comm.state().group->broken());
   });
   EXPECT_EQ(cuda.alive(), sys::FakeCudaCounts{});
+}
+
+constexpr const char* kOpenCapture = "calls of this comm are being captured";
+
+Status in_registrations(test::GpuRank& rank,
+                        const std::function<Status(comm::Registrations&)>& what) {
+  return on_device(rank.comm, rank.rank(),
+                   [&](comm::Device& device) { return what(device.registrations()); });
+}
+
+/// Sums of 1, 2 and 3 in the first word.
+void expect_sums(test::GpuRank& rank, const GuardedMemory& memory,
+                 const std::function<Status()>& sum, const char* what) {
+  rank.all.arrive_and_wait();
+  std::memset(memory.data(), 0, memory.bytes());
+  *reinterpret_cast<int32_t*>(memory.data()) = 1 + rank.rank();
+  rank.all.arrive_and_wait();
+  const Status summed = sum();
+  EXPECT_TRUE(summed.ok()) << what << ": " << summed.to_string();
+  rank.all.arrive_and_wait();
+  EXPECT_EQ(*reinterpret_cast<int32_t*>(memory.data()), 6) << what;
+}
+
+// It waited on a stream that the capture had: both were lost, and the comm on all ranks.
+TEST(DeviceGraphs, ACallBesideAnOpenCaptureIsRefusedAndNothingElse) {
+  GraphCuda cuda(kRanks);
+  test::define_team_kernels(cuda);
+  test::define_sums(cuda);
+  test::run_gpus(kRanks, cuda, {}, [&](test::GpuRank& rank) {
+    const sys::OwnedStream one = stream_of(cuda), two = stream_of(cuda);
+    const GuardedMemory memory(cuda, kRanks * 3_KiB), other(cuda, kRanks * 3_KiB);
+    for (const bool is_captured_too : {false, true}) {
+      cuda.begin_capture(one.get());
+      EXPECT_TRUE(sum_on_device(rank, memory, one.get()).ok());
+      if (is_captured_too) cuda.begin_capture(two.get());
+      const Status beside = sum_on_device(rank, other, two.get());
+      EXPECT_EQ(beside.code(), Code::kInvalidArgument) << beside.to_string();
+      EXPECT_THAT(beside.message(), testing::HasSubstr(kOpenCapture));
+      EXPECT_TRUE(sum_on_device(rank, memory, one.get()).ok()) << "the capture goes on";
+      if (is_captured_too) {
+        EXPECT_TRUE(cuda.end_capture(two.get()).work.empty());
+      }
+      const Graph graph = cuda.end_capture(one.get());
+      expect_sums(rank, other, [&] { return sum_on_device(rank, other, two.get()); }, "eager");
+      rank.all.arrive_and_wait();
+      EXPECT_TRUE(GraphCuda::replay(graph).ok());
+      rank.all.arrive_and_wait();
+    }
+    EXPECT_FALSE(rank.comm.state().group->broken());
+  });
+  EXPECT_EQ(cuda.alive(), sys::FakeCudaCounts{});
+}
+
+// A call of two ranks by the host's link has that link's stream in its capture, and no other of ours.
+TEST(DeviceGraphs, ALinksStreamIsInACaptureToo) {
+  GraphCuda cuda(2);
+  test::define_team_kernels(cuda);
+  test::run_gpus(2, cuda, {}, [&](test::GpuRank& rank) {
+    for (const plan::Op op : plan::kAllOps) rank.device.links().main().shares().set_tuned(op, 0.2);
+    const sys::OwnedStream one = stream_of(cuda), two = stream_of(cuda);
+    const GuardedMemory recv(cuda, 2 * 15_MiB), send(cuda, 15_MiB);
+    EXPECT_TRUE(
+        in_registrations(rank, [&](auto& all) { return all.add(recv.get(), recv.bytes()); }).ok());
+    const auto gather = [&](sys::Stream stream) {
+      return on_device(rank.comm, rank.rank(), [&](comm::Device& device) {
+        return all_gather(device, send.get(), recv.get(), send.bytes(), Dtype::kUint8, stream);
+      });
+    };
+    cuda.begin_capture(one.get());
+    EXPECT_TRUE(gather(one.get()).ok());
+    const Status beside = gather(two.get());
+    EXPECT_EQ(beside.code(), Code::kInvalidArgument) << beside.to_string();
+    (void)cuda.end_capture(one.get());
+    const Status later = gather(two.get());
+    EXPECT_TRUE(later.ok()) << later.to_string();
+    rank.all.arrive_and_wait();
+  });
 }
 
 // What a graph that may still run looks at stays, for as long as the process lives.
