@@ -382,6 +382,89 @@ TEST(DeviceGraphs, ALinksStreamIsInACaptureToo) {
   });
 }
 
+// Neither needs a stream of the comm's that a capture may have.
+TEST(DeviceGraphs, MemoryIsRegisteredAndUnregisteredBesideAnOpenCapture) {
+  GraphCuda cuda(kRanks);
+  test::define_team_kernels(cuda);
+  test::define_sums(cuda);
+  test::run_gpus(kRanks, cuda, {}, [&](test::GpuRank& rank) {
+    const sys::OwnedStream one = stream_of(cuda), two = stream_of(cuda);
+    const GuardedMemory memory(cuda, kRanks * 3_KiB), other(cuda, kRanks * 3_KiB);
+    const auto add = [&](const GuardedMemory& which) {
+      return in_registrations(rank, [&](auto& all) { return all.add(which.get(), which.bytes()); });
+    };
+    const auto remove = [&](const GuardedMemory& which) {
+      return in_registrations(rank, [&](auto& all) { return all.remove(which.get()); });
+    };
+    EXPECT_TRUE(sum_on_device(rank, other, two.get()).ok());
+    cuda.begin_capture(one.get());
+    EXPECT_TRUE(sum_on_device(rank, memory, one.get()).ok());
+    const Status added = add(other), forgotten = in_registrations(
+                                         rank, [&](auto& all) { return all.forget(other.get()); });
+    EXPECT_TRUE(added.ok()) << added.to_string();
+    EXPECT_TRUE(forgotten.ok());
+    const Status again = add(other), removed = remove(other);
+    EXPECT_TRUE(again.ok()) << again.to_string();
+    EXPECT_TRUE(removed.ok()) << removed.to_string();
+    // What a captured call may use cannot be waited for here.
+    EXPECT_TRUE(add(other).ok());
+    EXPECT_TRUE(sum_on_device(rank, other, one.get()).ok());
+    const Status used = remove(other);
+    EXPECT_EQ(used.code(), Code::kInvalidArgument) << used.to_string();
+    EXPECT_THAT(used.message(), testing::HasSubstr(kOpenCapture));
+    (void)cuda.end_capture(one.get());
+    EXPECT_TRUE(remove(other).ok());
+    expect_sums(rank, other, [&] { return sum_on_device(rank, other, two.get()); }, "eager");
+  });
+  EXPECT_EQ(cuda.alive(), sys::FakeCudaCounts{});
+}
+
+// The peers' memory was unmapped while the graph's copies were still to write into it.
+TEST(DeviceGraphs, UnregisteringWaitsForAReplay) {
+  GraphCuda cuda(kRanks);
+  test::define_team_kernels(cuda);
+  test::define_sums(cuda);
+  test::run_gpus(kRanks, cuda, {}, [&](test::GpuRank& rank) {
+    const sys::OwnedStream stream = stream_of(cuda);
+    const GuardedMemory memory(cuda, kRanks * 3_KiB);
+    std::atomic<bool> is_running{false}, may_go_on{false}, is_over{false};
+    EXPECT_TRUE(in_registrations(rank, [&](auto& all) {
+                  return all.add(memory.get(), memory.bytes());
+                }).ok());
+    cuda.begin_capture(stream.get());
+    (void)cuda.library_work(stream.get(), "a kernel of the program", [&] {
+      is_running = true;
+      while (!may_go_on) std::this_thread::yield();
+      return Status();
+    });
+    EXPECT_TRUE(sum_on_device(rank, memory, stream.get()).ok());
+    (void)cuda.library_work(stream.get(), "the last of it", [&] {
+      is_over = true;
+      return Status();
+    });
+    const Graph graph = cuda.end_capture(stream.get());
+    rank.all.arrive_and_wait();
+    std::thread gpu([&] {
+      (void)cuda.use_device(rank.rank());
+      const Status done = cuda.run(graph);
+      EXPECT_TRUE(done.ok()) << done.to_string();
+    });
+    while (!is_running) std::this_thread::yield();
+    std::thread later([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      may_go_on = true;
+    });
+    const Status removed =
+        in_registrations(rank, [&](auto& all) { return all.remove(memory.get()); });
+    EXPECT_TRUE(removed.ok()) << removed.to_string();
+    EXPECT_TRUE(is_over);
+    later.join();
+    gpu.join();
+    rank.all.arrive_and_wait();
+  });
+  EXPECT_EQ(cuda.alive(), sys::FakeCudaCounts{});
+}
+
 // What a graph that may still run looks at stays, for as long as the process lives.
 TEST(DeviceGraphs, MemoryIsLeftToAGraphThatIsNotThrough) {
   static GraphCuda cuda(kRanks);  // as long as what is left

@@ -179,6 +179,7 @@ std::vector<std::map<std::string, std::string>> calls_among(int size) {
               caller.run(each, v, calls[static_cast<size_t>(comm.rank())]);
     }
     all.arrive_and_wait();
+    cuda.begin_call(stream.get(), false);  // the captures have ended
     EXPECT_TRUE(device.registrations().remove(recv.get()).ok());
   });
   return calls;
