@@ -243,6 +243,28 @@ TEST(DeviceRootedErrors, CountsThatDifferAreTroubleForAll) {
   });
 }
 
+// It took 16 MiB then, and ended the comm where another library had taken the rest of a GPU.
+TEST(DeviceRootedErrors, AReduceTakesNoMemory) {
+  test::OrderedCuda cuda(3);
+  test::define_team_kernels(cuda);
+  test::define_sums(cuda);
+  test::run_gpus(3, cuda, {}, [&](GpuRank& rank) {
+    Words send(rank, 100), recv(rank, 100);
+    rank.all.arrive_and_wait();
+    if (rank.rank() == 1) cuda.fail("alloc", 0, exhausted("another library has it all"));
+    rank.all.arrive_and_wait();
+    const Status status = on_device(rank.comm, rank.rank(), [&](comm::Device& d) {
+      return device::rooted_reduce(d, send.get(), recv.get(), 100, Dtype::kInt32, RedOp::kSum, 0,
+                                   {});
+    });
+    EXPECT_TRUE(status.ok()) << status.to_string();
+    rank.all.arrive_and_wait();
+    if (rank.rank() == 1) {
+      EXPECT_FALSE(cuda.alloc(1).ok());  // what was to fail, and no call needed
+    }
+  });
+}
+
 // Ranks with a GPU each, and none that has made a Device: a message needs none.
 TEST(DeviceMessages, GpuToGpuAndGpuToHost) {
   test::OrderedCuda cuda(2);
