@@ -79,7 +79,6 @@ class SymmetricArena {
   nvlink::Board board() const;
   /// Of LocalMemory.
   sys::DevicePtr local_at(uint64_t offset_bytes) const { return local_ + offset_bytes; }
-  bool has_peer_in_process() const { return arena_.window.has_peer_in_process(); }
   /// Memory of this GPU that peers never see, for results that are dropped or cut; as much on all
   /// ranks. A call may use it from begin() to end().
   sys::DevicePtr spare() const { return spare_; }

@@ -90,7 +90,6 @@ std::string Device::shape() const {
 // Some kernels' stores must not be torn (coll/lines/lines.cuh): all pairs have NVLink, or no rank
 // uses them.
 Status Device::meet(Deadline deadline) {
-  gpus_.has_peer_in_process = arena_->has_peer_in_process();
   if (size() == 1) return {};
   BRAID_ASSIGN_OR_RETURN(const Nvlinks links,
                          find_nvlinks(*state_.group, cuda_, ordinal_, deadline));
