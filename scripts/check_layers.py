@@ -87,7 +87,8 @@ IMPORTS: dict[str, list[str]] = {
     "arguments": ["errors"],
     "work": ["_braid", "errors"],
     "calls": ["_braid", "errors", "work"],
-    "collectives": ["_braid", "errors", "arrays", "arguments", "calls", "work"],
+    "by_address": ["_braid", "arrays", "calls"],
+    "collectives": ["_braid", "errors", "arrays", "arguments", "by_address", "calls", "work"],
     "messages": ["_braid", "errors", "arrays", "arguments", "collectives", "work"],
     "objects": ["errors", "arguments", "messages"],
     "split": ["errors"],
@@ -100,7 +101,7 @@ IMPORTS: dict[str, list[str]] = {
     "kv.vllm": ["errors", "engine", "kv", "braid"],
     "weights.doors": ["errors", "engine", "weights", "braid"],
     "moe": ["_braid", "errors", "arrays", "split", "comm"],
-    "overlap": ["_braid", "errors", "comm"],
+    "overlap": ["_braid", "errors", "by_address", "comm"],
     "torch": ["_braid", "errors", "split", "comm", "braid", "overlap"],
     "torch.moe": ["_braid", "errors", "comm", "moe"],
     "stand_ins": ["moe", "torch.moe"],  # on the path of programs; nothing imports them

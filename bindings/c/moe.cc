@@ -80,16 +80,23 @@ Status check_pointers(const char* function, std::initializer_list<const void*> p
   return {};
 }
 
-moe::LowLatencyDispatch dispatch_of(const braid_moe_tokens& tokens) {
-  moe::LowLatencyDispatch call;
-  call.x = static_cast<const std::byte*>(tokens.x);
-  call.dtype = to_dtype(tokens.dtype);
+/// What a dispatch and the combine that answers it have in common.
+template <typename Call>
+Call call_for(const braid_moe_tokens& tokens, const void* x, braid_dtype dtype) {
+  Call call;
+  call.x = static_cast<const std::byte*>(x);
+  call.dtype = to_dtype(dtype);
   call.hidden = tokens.hidden;
   call.ids = tokens.ids;
   call.num_tokens = tokens.num_tokens;
   call.num_topk = tokens.num_topk;
   call.max_tokens = tokens.max_tokens;
   call.num_experts = tokens.num_experts;
+  return call;
+}
+
+moe::LowLatencyDispatch dispatch_of(const braid_moe_tokens& tokens) {
+  auto call = call_for<moe::LowLatencyDispatch>(tokens, tokens.x, tokens.dtype);
   call.form = static_cast<moe::ScaleForm>(tokens.form);
   return call;
 }
@@ -271,17 +278,10 @@ braid_code braid_moe_send_combine(braid_moe* handle, const braid_moe_tokens* tok
     made->buffer = &buffer;
     made->is_combine = true;
     moe::LowLatencyCombine& call = made->combine;
-    call.x = static_cast<const std::byte*>(x);
-    call.dtype = to_dtype(dtype);
-    call.hidden = tokens->hidden;
+    call = call_for<moe::LowLatencyCombine>(*tokens, x, dtype);
     call.slots = slots;
     call.layout_range = layout_range;
-    call.ids = tokens->ids;
     call.weights = weights;
-    call.num_tokens = tokens->num_tokens;
-    call.num_topk = tokens->num_topk;
-    call.max_tokens = tokens->max_tokens;
-    call.num_experts = tokens->num_experts;
     call.of_phase = static_cast<uint32_t>(phase);
     call.ids_hash = of.ids_hash;
     BRAID_ASSIGN_OR_RETURN(made->ticket, buffer.send(call));

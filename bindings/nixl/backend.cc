@@ -23,7 +23,13 @@ Answer answer_of(Code code) {
 }  // namespace
 
 Result<std::unique_ptr<BraidBackend>> BraidBackend::create(const Birth& birth) {
-  BRAID_ASSIGN_OR_RETURN(engine::EngineOptions options, options_of(birth.agent, *birth.settings));
+  BRAID_ASSIGN_OR_RETURN(const engine::EngineOptions options,
+                         options_of(birth.agent, *birth.settings));
+  return create(birth, options);
+}
+
+Result<std::unique_ptr<BraidBackend>> BraidBackend::create(const Birth& birth,
+                                                           const engine::EngineOptions& options) {
   std::unique_ptr<BraidBackend> out(new BraidBackend(birth, options));
   BRAID_ASSIGN_OR_RETURN(auto engine, engine::Engine::create(options));
   out->first_ = engine.get();
@@ -43,19 +49,22 @@ Result<engine::Engine*> BraidBackend::engine_for(const MemoryKind& kind, uint64_
   if (kind != MemoryKind::kGpu)
     return unsupported("memory of kind {}: asked for the host's or a GPU's",
                        static_cast<int>(kind));
-  const std::lock_guard lock(mutex_);
-  std::unique_ptr<engine::Engine>& found = engines_[static_cast<int>(device)];
-  if (found != nullptr) return found.get();
+  const int gpu = static_cast<int>(device);
+  if (engine::Engine* const found = engine_of(gpu)) return found;
+  const std::lock_guard one_at_a_time(making_);
+  if (engine::Engine* const found = engine_of(gpu)) return found;
   engine::EngineOptions options = options_;
-  options.device = static_cast<int>(device);
+  options.device = gpu;
   options.port = 0;
-  auto made = engine::Engine::create(options);
-  if (!made.ok()) {
-    engines_.erase(static_cast<int>(device));
-    return made.status();
-  }
-  found = std::move(made).value();
-  return found.get();
+  BRAID_ASSIGN_OR_RETURN(auto made, engine::Engine::create(options));
+  const std::lock_guard lock(mutex_);
+  return engines_.emplace(gpu, std::move(made)).first->second.get();
+}
+
+engine::Engine* BraidBackend::engine_of(int device) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = engines_.find(device);
+  return found == engines_.end() ? nullptr : found->second.get();
 }
 
 std::vector<engine::Engine*> BraidBackend::engines() const {

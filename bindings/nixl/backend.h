@@ -34,6 +34,9 @@ namespace braid::nixl {
 class BraidBackend final : public Backend {
  public:
   static Result<std::unique_ptr<BraidBackend>> create(const Birth& birth);
+  /// The same with options that no setting says.
+  static Result<std::unique_ptr<BraidBackend>> create(const Birth& birth,
+                                                      const engine::EngineOptions& options);
 
   bool supports_remote() const override { return true; }
   bool supports_local() const override { return true; }
@@ -72,6 +75,7 @@ class BraidBackend final : public Backend {
   BraidBackend(const Birth& birth, engine::EngineOptions options)
       : Backend(birth), options_(std::move(options)) {}
   Result<engine::Engine*> engine_for(const MemoryKind& kind, uint64_t device);
+  engine::Engine* engine_of(int device) const;
   std::vector<engine::Engine*> engines() const;
   engine::Engine& first() const { return *first_; }
   Result<engine::Address> address_of(const std::string& agent) const;
@@ -81,7 +85,8 @@ class BraidBackend final : public Backend {
 
   const engine::EngineOptions options_;
   mutable std::atomic<uint64_t> next_notice_ = 1;
-  mutable std::mutex mutex_;  // of what follows
+  std::mutex making_;  // of engines, which takes a GPU's context and so seconds; before mutex_
+  mutable std::mutex mutex_;  // of what follows, for moments
   std::map<std::string, Peer> peers_;
   std::mutex joiner_mutex_;
   Joiner joiner_;

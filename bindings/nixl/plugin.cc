@@ -1,22 +1,19 @@
-// What NIXL looks for in libplugin_BRAID.so. No exception leaves it.
-#include <exception>
-
+// What NIXL looks for in libplugin_BRAID.so. No exception leaves it: border.h.
 #include "backend.h"
 #include "base/log.h"
+#include "border.h"
 #include "settings.h"
 
 namespace braid::nixl {
 namespace {
 
 Backend* create(const Birth* birth) {
-  try {
+  return guarded("create", nullptr, [&]() -> Backend* {
     auto made = BraidBackend::create(*birth);
-    if (made.ok()) return std::move(made).value().release();
+    if (made.ok()) return behind_border(*birth, std::move(made).value()).release();
     log::error("nixl", "agent '{}': {}", birth->agent, made.status().to_string());
-  } catch (const std::exception& e) {
-    log::error("nixl", "agent '{}': {}", birth->agent, e.what());
-  }
-  return nullptr;
+    return nullptr;
+  });
 }
 
 Plugin plugin = {kPluginVersion,
@@ -24,8 +21,8 @@ Plugin plugin = {kPluginVersion,
                  [](Backend* backend) { delete backend; },
                  []() { return "BRAID"; },
                  []() { return BRAID_VERSION; },
-                 default_settings,
-                 BraidBackend::memory_kinds};
+                 []() { return guarded("settings", {}, default_settings); },
+                 []() { return guarded("memory_kinds", {}, BraidBackend::memory_kinds); }};
 
 }  // namespace
 }  // namespace braid::nixl

@@ -135,6 +135,9 @@ void Request::join_parts() {
 Status Request::post(const std::vector<std::string>& notice, const Tell& tell) {
   run_ = std::make_shared<Run>();
   run_->num_left = parts_.size();
+  run_->untold = exhausted("there was no memory for its notification");
+  run_->tickets.reserve(parts_.size() +
+                        notice.size());  // what was begun is not lost for want of memory
   if (parts_.empty()) {
     run_->is_notice_due = !notice.empty();
     const std::lock_guard lock(run_->mutex);
@@ -179,13 +182,17 @@ void Request::part_ended(Run& run, const Status& status, const std::vector<std::
 // Under the run's lock: nobody may find all tickets done before these are among them.
 void Request::send(Run& run, const std::vector<std::string>& notice, const Tell& tell) {
   run.is_notice_due = false;
+  // As it is when memory runs out in here.
+  run.trouble = std::move(run.untold);
+  run.has_failed = true;
   auto told = tell(notice);
   if (!told.ok()) {
     run.trouble = told.status();
-    run.has_failed = true;
     return;
   }
   for (engine::TicketPtr& ticket : *told) run.tickets.emplace_back(nullptr, std::move(ticket));
+  run.trouble = {};
+  run.has_failed = false;
 }
 
 bool Request::is_done() const {

@@ -86,6 +86,7 @@ class Request final : public Work {
     bool has_failed = false;
     bool is_taken_back = false;
     Status trouble;  // of what could not be begun
+    Status untold;   // the trouble where there is no memory for the notice; nor was there for this
   };
   explicit Request(Operation operation) : operation_(operation) {}
   void join_parts();

@@ -74,6 +74,8 @@ class PyExchange {
       BRAID_ASSIGN_OR_RETURN(
           open.staged, coll::device::StagedMessage::make(comm_, sys::real_cuda(), open.buffer.gpu(),
                                                          message, stream_of(stream)));
+      const Status ready = open.staged->stage();
+      if (!ready.ok()) return exchange_->give_up(message, ready);
       message = open.staged->on_host();
       return {};
     });

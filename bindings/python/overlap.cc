@@ -74,9 +74,14 @@ class Kernels {
   overlap::Launcher launcher_;
 };
 
+/// `shape` is a gemm without addresses, made once for many calls.
 void enqueue(PyComm& self, int gpu, Kernels& kernels, int call, uint64_t workspace,
-             uint64_t workspace_bytes, const Gemm& gemm, const Choice& choice, uint64_t c,
-             uint64_t stream) {
+             uint64_t workspace_bytes, const Gemm& shape, const Choice& choice, uint64_t a,
+             uint64_t w, uint64_t bias, uint64_t c, uint64_t stream) {
+  Gemm gemm = shape;
+  gemm.a = a;
+  gemm.w = w;
+  gemm.bias = bias;
   run_unlocked([&] {
     return coll::device::on_device(self.get(), gpu,
                                    [&](comm::Device& device) {

@@ -561,7 +561,7 @@ class OverlapKernels:
 
 def overlap_enqueue(
     comm: Comm, gpu: int, kernels: OverlapKernels, call: int, workspace: int, workspace_bytes: int,
-    gemm: OverlapGemm, choice: OverlapChoice, c: int, stream: int, /,
+    shape: OverlapGemm, choice: OverlapChoice, a: int, w: int, bias: int, c: int, stream: int, /,
 ) -> None: ...  # fmt: skip
 def overlap_num_blocks(comm: Comm, gpu: int, kernels: OverlapKernels, /) -> int: ...
 def overlap_workspace_bytes(call: int, gemm: OverlapGemm, choice: OverlapChoice, /) -> int: ...

@@ -30,6 +30,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 from braid import _braid
@@ -81,12 +82,12 @@ class Calls:
                 self._changed.wait()
             return self._are_open
 
-    def run(self, name: str, body: Callable[[], None]) -> None:
+    def run(self, name: str, body: Callable[..., None], *arguments: object) -> None:
         """Makes a call and waits for it. In a fork the core refuses it."""
-        if self.are_under_way:
-            self.start(name, body, None).wait()
+        if self._thread is not None and self.are_under_way:
+            self.start(name, partial(body, *arguments), None).wait()
         else:
-            body()
+            body(*arguments)
 
     def start(self, name: str, body: Callable[[], None], result: T) -> HostWork[T]:
         """Makes a call by the comm's thread; `result` is what its handle gives."""

@@ -16,6 +16,7 @@ import numpy as np
 from braid import _braid, arrays
 from braid.arguments import Op, checked_counts, checked_op, checked_rank
 from braid.arrays import Array, Stream
+from braid.by_address import ByAddress
 from braid.calls import Calls
 from braid.errors import InvalidArgument
 from braid.work import GpuWork, Work
@@ -31,6 +32,7 @@ class Collectives:
     def __init__(self, core: _braid.Comm) -> None:
         self._core = core
         self._calls = Calls(core)
+        self._by_address = ByAddress(core, self._calls)
 
     @property
     def rank(self) -> int:
@@ -58,8 +60,19 @@ class Collectives:
         if gpu is None:
             return self._calls.start(name, body, result)
         self._calls.run(name, body)
+        return self._enqueued(name, result, gpu, stream)
+
+    def _enqueued(self, name: str, result: T, gpu: int, stream: int) -> Work[T]:
+        """The handle of a call that is on the stream."""
         check = partial(self._check_gpu, gpu)
         return GpuWork(name, result, _braid.StreamMark(gpu, stream), check)
+
+    def _short(self, name: str, result: Array, stream: Stream, is_async: bool) -> Answer:
+        """`result` of a call that went by addresses, or its handle."""
+        if not is_async:
+            return result
+        on = arrays.stream_of(result, stream)
+        return self._enqueued(name, result, result.get_device(), on)
 
     def _check_gpu(self, gpu: int) -> None:
         """Raises what the work on the GPU has met. Any thread: health() may be asked by each, and
@@ -105,9 +118,13 @@ class Collectives:
         Uneven: rank r sends counts[r] rows (steps along the first axis), 0 is fine; send
         [counts[rank], ...], result [sum(counts), ...]. All ranks give the same counts.
         """
-        rows = arrays.shape_of(send, "send")[0]
         if counts is not None:
             return self._all_gather_uneven(send, out, counts, stream, async_op)
+        if getattr(send, "is_cuda", False):
+            made = self._by_address.all_gather(send, out, stream)
+            if made is not None:
+                return self._short("all_gather", made, stream, async_op)
+        rows = arrays.shape_of(send, "send")[0]
         if out is None:
             out = arrays.empty_rows(send, self.size * rows, "send")
         on = arrays.stream_of(send, stream)
@@ -161,6 +178,10 @@ class Collectives:
         op: sum, prod, min, max, avg. Floats are summed in fp32 (fp64 for fp64) in rank order and
         rounded once: every rank has the same bits, whatever the links and shares.
         """
+        if getattr(buf, "is_cuda", False):
+            made = self._by_address.all_reduce(buf, op, out, stream)
+            if made is not None:
+                return self._short("all_reduce", made, stream, async_op)
         target = buf if out is None else out
         on = arrays.stream_of(buf, stream)
         how = checked_op("all_reduce", op)
@@ -205,6 +226,10 @@ class Collectives:
         Uneven: block r has counts[r] rows, 0 is fine; send [sum(counts), ...], result
         [counts[rank], ...]. All ranks give the same counts.
         """
+        if counts is None and getattr(send, "is_cuda", False):
+            made = self._by_address.reduce_scatter(send, op, out, stream)
+            if made is not None:
+                return self._short("reduce_scatter", made, stream, async_op)
         shape = arrays.shape_of(send, "send")
         how = checked_op("reduce_scatter", op)
         on = arrays.stream_of(send, stream)
@@ -267,6 +292,10 @@ class Collectives:
             return self._all_to_all_uneven(send, out, send_counts, recv_counts, stream, async_op)
         if recv_counts is not None:
             raise InvalidArgument("all_to_all: recv_counts is given, send_counts is not")
+        if getattr(send, "is_cuda", False):
+            made = self._by_address.all_to_all(send, out, stream)
+            if made is not None:
+                return self._short("all_to_all", made, stream, async_op)
         rows = arrays.shape_of(send, "send")[0]
         arrays.split_rows(rows, self.size, "all_to_all")
         if out is None:
@@ -318,6 +347,10 @@ class Collectives:
 
         Same shape and dtype everywhere.
         """
+        if getattr(buf, "is_cuda", False):
+            made = self._by_address.broadcast(buf, root, stream)
+            if made is not None:
+                return self._short("broadcast", made, stream, async_op)
         source = checked_rank("broadcast", "root", root, self.size)
         on = arrays.stream_of(buf, stream)
         body = partial(_braid.broadcast, self._core, buf, source, on)

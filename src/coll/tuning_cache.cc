@@ -57,4 +57,11 @@ void keep_tuning(const std::string& path, const std::string& text, const char* w
     log::warn("coll", "{}; {} will be measured again next time", kept.message(), what);
 }
 
+void keep_cut_off_tuning(const std::string& path, const std::string& text, const char* what,
+                         const std::function<bool(const std::string& text)>& has_more) {
+  const Result<std::string> kept = read_tuning(path);
+  if (!kept.ok() || !has_more(kept.value())) return keep_tuning(path, text, what);
+  log::info("coll", "measuring was cut off: tuning cache {} has more of {}, and stays", path, what);
+}
+
 }  // namespace braid::coll

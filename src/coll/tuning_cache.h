@@ -27,5 +27,9 @@ std::string find_tuning(const Config& config, int rank, const std::string& path,
 Status write_tuning(const std::string& path, const std::string& text);
 /// The same; a failure is a warning that `what` will be measured again, and no path a line at info.
 void keep_tuning(const std::string& path, const std::string& text, const char* what);
+/// The same of a measurement that was cut off: with BRAID_TUNE=force there may be a file of one that was
+/// not. It stays where `has_more` says so of its text.
+void keep_cut_off_tuning(const std::string& path, const std::string& text, const char* what,
+                         const std::function<bool(const std::string& text)>& has_more);
 
 }  // namespace braid::coll

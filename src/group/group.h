@@ -73,8 +73,9 @@ class Group {
   /// by their thread.
   virtual void set_interrupt(Interrupt /*interrupt*/) {}
 
-  /// True once any rank died, left early or reported a failure. One relaxed load: cheap enough for
-  /// wait loops.
+  /// True once any rank died, left early or reported a failure. One load: cheap enough for wait
+  /// loops. An acquire, as has_left(): what the ranks that are gone had put into memory of this host
+  /// can be seen by whoever was answered true.
   virtual bool broken() const noexcept = 0;
   /// ok while healthy; afterwards the first bad news, naming the rank it came from.
   virtual Status fate() const = 0;
@@ -82,8 +83,8 @@ class Group {
   /// blocks long.
   virtual void report(const Status& why) = 0;
   /// True once `rank` said goodbye. That alone breaks nothing: what it sent before is still good.
-  /// But nothing more will come from it, so a loop that waits for more from it must give up. One
-  /// relaxed load.
+  /// But nothing more will come from it, so a loop that waits for more from it must give up, once it
+  /// has looked for what came before.
   virtual bool has_left(int /*rank*/) const noexcept { return false; }
   /// Orderly goodbye: after it, closing the connection is not a death. Called by the destructor
   /// too. Who comes to it second waits for the first.

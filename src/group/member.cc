@@ -69,11 +69,11 @@ class MonitoredMember final : public Member {
   Status barrier(std::string_view topic, Deadline deadline) override {
     return exchange(topic, "", deadline).status();
   }
-  bool broken() const noexcept override { return is_broken_.load(std::memory_order_relaxed); }
+  bool broken() const noexcept override { return is_broken_.load(std::memory_order_acquire); }
   Status fate() const override;
   void report(const Status& why) override;
   bool has_left(int rank) const noexcept override {
-    return has_left_[static_cast<size_t>(rank)].load(std::memory_order_relaxed);
+    return has_left_[static_cast<size_t>(rank)].load(std::memory_order_acquire);
   }
   void leave() override;
   void set_interrupt(Interrupt interrupt) override { interrupt_ = std::move(interrupt); }
@@ -157,7 +157,7 @@ void MonitoredMember::send_locked(std::string_view frame) {
 void MonitoredMember::set_fate_locked(Status why) {
   if (!fate_.ok() || is_leaving_) return;
   fate_ = std::move(why);
-  is_broken_.store(true, std::memory_order_relaxed);
+  is_broken_.store(true, std::memory_order_release);
   changed_.notify_all();
 }
 
@@ -344,7 +344,7 @@ void MonitoredMember::hear(const Frame& frame) {
     case FrameType::kReady: is_ready_ = true; break;
     case FrameType::kLeft:
       if (const int rank = rank_in(frame); rank >= 0)
-        has_left_[static_cast<size_t>(rank)].store(true, std::memory_order_relaxed);
+        has_left_[static_cast<size_t>(rank)].store(true, std::memory_order_release);
       break;
     case FrameType::kBlob: hear_blob(frame); break;
     case FrameType::kNews: hear_news(frame); break;

@@ -161,7 +161,8 @@ Status Buffer::wait_longer(Done&& done, Deadline deadline) {
       sched_yield();
       continue;
     }
-    BRAID_RETURN_IF_ERROR(look_around());
+    // Who is lost may have done its part before, since we looked.
+    if (const Status found = look_around(); !found.ok()) return done() ? Status() : found;
     if (deadline.passed()) return timeout("deadline");
     windows_->bell().arm();
     if (done()) {

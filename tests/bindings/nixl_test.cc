@@ -2,12 +2,16 @@
 // in the order in which NIXL's agent calls it. tests/nixl has NIXL itself.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstring>
+#include <future>
 #include <numeric>
+#include <thread>
 
 #include "backend.h"
 #include "bindings/nixl/settings.h"
 #include "engine/engines.h"
+#include "sys/cuda/fake.h"
 
 namespace braid::nixl {
 namespace {
@@ -167,6 +171,22 @@ TEST_F(NixlBackend, OneNotificationBehindAllRegistrations) {
   }
 }
 
+// It is sent by the engine's thread, where nobody hears what is thrown: the request looked well.
+TEST_F(NixlBackend, ANotificationForWhichThereIsNoMemoryIsNotDelivered) {
+  blocks(2, 4096);
+  Order order;
+  for (size_t block = 0; block < 2; ++block) order.add(near, far, block, 0, 0, 4096);
+  const auto request =
+      std::move(Request::prepare(Operation::kWrite, order.ours, order.theirs)).value();
+  ASSERT_EQ(request->num_transfers(), 2U);
+  const Tell no_memory = [](const auto&) -> Result<std::vector<engine::TicketPtr>> {
+    throw std::bad_alloc();
+  };
+  ASSERT_TRUE(request->post({"one", "two"}, no_memory).ok());
+  ASSERT_TRUE(request->wait(Deadline::after_ns(kPatience)));
+  EXPECT_EQ(request->outcome().code(), Code::kExhausted) << request->outcome().to_string();
+}
+
 // Layers that are registered one by one: the same pages of each, so one transfer; of each others, so not.
 TEST_F(NixlBackend, RegistrationsWithTheSamePagesAreOneTransfer) {
   constexpr size_t kBlocks = 12, kPages = 32, kPage = 512;
@@ -298,6 +318,65 @@ TEST_F(NixlBackend, RefusesWhatDoesNotFit) {
   Memory* memory = nullptr;
   EXPECT_EQ(near.backend->load_remote_md(place, MemoryKind::kHost, "far", memory),
             Answer::kInvalid);
+}
+
+/// GPU 1 is made ready when the test says so.
+class SlowCuda final : public sys::FakeCuda {
+ public:
+  SlowCuda() : FakeCuda(2) {
+    for (const char* kernel : {"braid_copy_pages", "braid_copy_page_list", "braid_fetch_list"})
+      define_kernel(kernel, [](const sys::LaunchShape&, std::span<void*>) { return Status(); });
+  }
+  Result<sys::DeviceFacts> device(int device) override {
+    if (device == 1) {
+      is_asked = true;
+      while (!is_ready) std::this_thread::yield();
+    }
+    return FakeCuda::device(device);
+  }
+  std::atomic<bool> is_asked = false, is_ready = false;
+};
+
+// An engine for a GPU's memory takes seconds to make. All else an agent does waited for it.
+TEST(NixlGpus, NobodyWaitsForTheEngineOfAnother) {
+  SlowCuda cuda;
+  Settings settings = quick();
+  Birth birth;
+  birth.agent = "agent of two GPUs";
+  birth.type = "BRAID";
+  birth.settings = &settings;
+  engine::EngineOptions options = options_of(birth.agent, settings).value();
+  options.cuda = &cuda;
+  auto backend = BraidBackend::create(birth, options).value();
+  const auto register_on = [&](uint64_t gpu) {
+    const auto current = sys::CurrentDevice::use(cuda, static_cast<int>(gpu));
+    PlaceWithText place;
+    place.bytes = 4096;
+    place.address = cuda.alloc(place.bytes).value();
+    place.device = gpu;
+    Memory* own = nullptr;
+    EXPECT_EQ(backend->register_mem(place, MemoryKind::kGpu, own), Answer::kDone);
+    return own;
+  };
+  std::vector<Memory*> all = {register_on(0)};
+  std::future<Memory*> slow = std::async(std::launch::async, register_on, 1);
+  while (!cuda.is_asked) std::this_thread::yield();
+  std::future<void> rest = std::async(std::launch::async, [&] {
+    EXPECT_EQ(backend->gen_notif(birth.agent, "to itself"), Answer::kDone);
+    Notifications heard;
+    for (const Deadline deadline = Deadline::after_ns(kPatience);
+         heard.empty() && !deadline.passed();)
+      EXPECT_EQ(backend->get_notifs(heard), Answer::kDone);
+    EXPECT_EQ(heard.size(), 1U);
+    EXPECT_EQ(backend->disconnect("nobody"), Answer::kNotFound);
+    all.push_back(register_on(0));
+  });
+  EXPECT_EQ(rest.wait_for(std::chrono::seconds(10)), std::future_status::ready);
+  EXPECT_EQ(slow.wait_for(std::chrono::seconds(0)), std::future_status::timeout);
+  cuda.is_ready = true;
+  rest.wait();
+  all.push_back(slow.get());
+  for (Memory* memory : all) EXPECT_EQ(backend->deregister_mem(memory), Answer::kDone);
 }
 
 TEST(NixlSettings, NameWhatTheyCannotRead) {

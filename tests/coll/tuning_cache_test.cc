@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 
 #include "coll/ranks.h"
@@ -57,9 +58,10 @@ TEST(TuningCache, ThatIsNowhereIsNeitherReadNorKept) {
 }
 
 /// Whether two ranks over `links` took their tuning from the cache in `folder`.
-bool is_read(const fs::path& folder, const std::string& links, const std::string& budget) {
+bool is_read(const fs::path& folder, const std::string& links, const std::string& budget,
+             const std::string& mode = "auto") {
   bool is_read = false;
-  const test::Options options = {{"BRAID_TUNE", "auto"},
+  const test::Options options = {{"BRAID_TUNE", mode},
                                  {"BRAID_LINKS", links},
                                  {"BRAID_TUNE_TIME", budget},
                                  {"BRAID_CACHE_DIR", folder}};
@@ -79,6 +81,27 @@ TEST(TuningCache, ThatWasCutOffIsMadeAnewWithMoreTime) {
   EXPECT_FALSE(is_read(scratch.path(), "shm,staged", "1ms"));
   EXPECT_TRUE(is_read(scratch.path(), "shm,staged", "1ms"));
   EXPECT_FALSE(is_read(scratch.path(), "shm,staged", "2ms"));
+  EXPECT_TRUE(is_read(scratch.path(), "shm,staged", "1ms"));
+}
+
+// What a whole measurement found was lost to one that was forced and had no time.
+TEST(TuningCache, ThatIsWholeStaysWhenAForcedOneIsCutOff) {
+  const test::ScratchDirectory scratch;
+  EXPECT_FALSE(is_read(scratch.path(), "shm,staged", "3ms"));
+  const fs::path path = fs::directory_iterator(scratch.path())->path();
+  const std::string part = sys::read_file(path, 1 << 20).value();
+  std::string whole = part;
+  const size_t at = whole.find("\"cut_off_ns\": 3000000");
+  ASSERT_NE(at, std::string::npos);
+  whole.replace(at, std::strlen("\"cut_off_ns\": 3000000"), "\"cut_off_ns\": 0");
+  for (const std::string& kept : {whole, part}) {
+    ASSERT_TRUE(sys::write_file(path, kept).ok());
+    EXPECT_FALSE(is_read(scratch.path(), "shm,staged", "1ms", "force"));
+    EXPECT_EQ(sys::read_file(path, 1 << 20).value(), kept);
+    EXPECT_TRUE(is_read(scratch.path(), "shm,staged", "2ms"));
+  }
+  ASSERT_TRUE(sys::write_file(path, "no table").ok());
+  EXPECT_FALSE(is_read(scratch.path(), "shm,staged", "1ms", "force"));
   EXPECT_TRUE(is_read(scratch.path(), "shm,staged", "1ms"));
 }
 

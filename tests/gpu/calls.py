@@ -1,5 +1,6 @@
-"""One rank of a run of what braid.Comm does beside the five collectives, on GPU tensors, against
-the same calls between CPUs, byte for byte: calls with a root, uneven blocks, handles, messages.
+"""One rank of a run of what braid.Comm does on GPU tensors, against the same calls between CPUs,
+byte for byte: the five collectives by addresses and through DLPack, calls with a root, uneven
+blocks, handles, messages.
 
     braid run -n 4 tests/gpu/calls.py
 
@@ -16,6 +17,10 @@ import braid
 
 COUNTS = (1, 1000, 70_001, 6_000_011)
 DTYPES = (torch.float32, torch.bfloat16, torch.int32)
+
+
+class Odd(torch.Tensor):
+    """No plain tensor: it goes through DLPack."""
 
 
 class Calls:
@@ -37,6 +42,31 @@ class Calls:
         if not is_same:
             self.wrong += 1
             print(f"rank {self.comm.rank}: WRONG {what}", flush=True)
+
+    def even(self, count: int, dtype: torch.dtype) -> None:
+        """By addresses on all ranks, through DLPack on all, and on every other rank."""
+        comm, n, r = self.comm, self.comm.size, self.comm.rank
+        one, many = self.data(r, count, dtype), self.data(r, count * n, dtype)
+        made = {
+            "all_gather": lambda a, _: comm.all_gather(a),
+            "all_reduce": lambda a, _: comm.all_reduce(a.clone()),
+            "reduce_scatter": lambda _, b: comm.reduce_scatter(b),
+            "all_to_all": lambda _, b: comm.all_to_all(b),
+            "broadcast": lambda a, _: comm.broadcast(a.clone(), n - 1),
+        }
+        into = {
+            "all_gather": lambda a, b: comm.all_gather(a, torch.empty_like(b)),
+            "all_reduce": lambda a, _: comm.all_reduce(a, "max", torch.empty_like(a)),
+            "reduce_scatter": lambda a, b: comm.reduce_scatter(b, "min", torch.empty_like(a)),
+            "all_to_all": lambda _, b: comm.all_to_all(b, torch.empty_like(b)),
+        }
+        for calls in (made, into):
+            wants = {name: call(one, many) for name, call in calls.items()}
+            for kinds in ((torch.Tensor,), (Odd,), (torch.Tensor, Odd)):
+                a, b = (t.to(self.gpu).as_subclass(kinds[r % len(kinds)]) for t in (one, many))
+                for name, call in calls.items():
+                    got = call(a, b).as_subclass(torch.Tensor)
+                    self.same(f"{name} {count} x {dtype} {kinds}", got, wants[name])
 
     def rooted(self, count: int, dtype: torch.dtype) -> None:
         comm, n, r = self.comm, self.comm.size, self.comm.rank
@@ -109,6 +139,8 @@ def main() -> int:
         calls = Calls(comm, gpu)
         for count in COUNTS:
             for dtype in DTYPES:
+                if count < COUNTS[-1]:
+                    calls.even(count, dtype)
                 calls.rooted(count, dtype)
                 calls.uneven(count, dtype)
             calls.handles(count)

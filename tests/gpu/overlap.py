@@ -87,12 +87,13 @@ def check_ways(checks, case, calls):
     if kernels is None:
         kernels = operations._make_kernels(case.comm, case.x.device)
     for way in kernels.candidates(shape):
-        first = kernels._call(shape, case.x, case.w, case.b, way)
+        ready = kernels.ready(shape, way)
+        first = ready.run(case.comm, case.x, case.w, case.b)
         error = case.error(first)
         checks.expect(error < MOST_ERROR, f"{case.op.name} {shape} {way}: error {error:.2e}")
         changed = torch.zeros((), dtype=torch.int64, device="cuda")
         for _ in range(calls):
-            changed += (kernels._call(shape, case.x, case.w, case.b, way) != first).sum()
+            changed += (ready.run(case.comm, case.x, case.w, case.b) != first).sum()
         checks.expect(int(changed) == 0, f"{case.op.name} {way}: {int(changed)} elements changed")
 
 
@@ -119,9 +120,9 @@ def check_tuned_and_captured(checks, case):
     kernels = operations._kernels_of(case.comm)
     tuned = kernels.ways[shape]
     for way in kernels.candidates(shape):
-        kernels.ways[shape] = way
+        kernels.set_way(shape, way)
         check_captured(checks, case, way)
-    kernels.ways[shape] = tuned
+    kernels.set_way(shape, tuned)
     checks.expect(torch.equal(case.call(), first), f"{case.op.name} after replays")
     fresh = Case(case.comm, case.op, case.rows + 8, case.columns, case.depth, case.dtype,
                  case.layout, case.seed)  # fmt: skip
@@ -141,7 +142,7 @@ def check_larger_behind_a_capture(checks, comm, seed):
     case.call()
     kernels = operations._kernels_of(comm)
     shape = shapes.shape_of(case.op, case.x, case.w, case.b, case.layout, comm.size)
-    kernels.ways[shape] = next(way for way in kernels.candidates(shape) if way != SEQUENTIAL)
+    kernels.set_way(shape, next(way for way in kernels.candidates(shape) if way != SEQUENTIAL))
     first = case.call()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()

@@ -341,7 +341,7 @@ GPT = {"width": 512, "between": 1024, "heads": 8, "groups": 8, "s": 128, "batch"
 SMALL_GPT = {**SMALL, "layers": 1, "rate": 1e-2}
 
 
-def kernels_way(_comm, ways, _run):
+def kernels_way(_comm, ways, _calls):
     """The first way that is a kernel's: ranks that share a GPU would learn nothing by measuring."""
     return next(way for way in ways if way != SEQUENTIAL), {}
 

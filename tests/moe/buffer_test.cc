@@ -10,6 +10,7 @@
 
 #include "moe/buffers.h"
 #include "moe/routings.h"
+#include "support/thread_group.h"
 
 namespace braid::moe {
 namespace {
@@ -152,6 +153,57 @@ TEST(MoeBuffer, TwoCallsAreInFlightAndAThirdIsRefused) {
       expect_low_latency_rows(first, buffer.rank());
       expect_low_latency_rows(second, buffer.rank());
     }
+  });
+}
+
+/// What rank 1 does between rank 0's last look at its window and the answer that rank 1 died.
+struct Death {
+  std::atomic<bool> is_armed{false};  // rank 0's next call is its receive
+  std::atomic<bool> is_begun{false}, is_asked{false}, is_through{false};
+};
+
+class GroupOfOneWhoDies final : public braid::test::ThreadGroup {
+ public:
+  GroupOfOneWhoDies(std::shared_ptr<braid::test::ThreadHub> hub, int rank, Death& death)
+      : ThreadGroup(std::move(hub), rank), death_(death) {}
+  bool broken() const noexcept override {
+    if (rank() != 0 || !death_.is_armed) return ThreadGroup::broken();
+    if (!death_.is_begun.exchange(true)) return false;  // before the first look
+    death_.is_asked = true;
+    while (!death_.is_through) std::this_thread::yield();
+    return true;
+  }
+  Status fate() const override { return broken() ? peer_lost("rank 1 died") : Status(); }
+
+ private:
+  Death& death_;
+};
+
+// Rank 0 had the whole of a call, and was told that who had sent it was lost.
+TEST(MoeBuffer, WhoDiedBehindItsPartOfACallDidItsPart) {
+  constexpr int kRanks = 2;
+  const BufferOptions options{low_latency_half_bytes(kMaxTokens, 64, kRanks, 64), false};
+  const auto p = test::random_problem(11, kRanks, 64);
+  auto hub = std::make_shared<braid::test::ThreadHub>(kRanks);
+  Death death;
+  braid::test::run_threads(kRanks, [&](int rank) {
+    auto comm = comm::Comm::create(std::make_unique<GroupOfOneWhoDies>(hub, rank, death),
+                                   test::config_of());
+    ASSERT_TRUE(comm.ok()) << comm.status().to_string();
+    auto buffer = Buffer::create(**comm, options);
+    ASSERT_TRUE(buffer.ok()) << buffer.status().to_string();
+    test::LowLatency call(p, rank, kMaxTokens);
+    while (rank == 1 && !death.is_asked) std::this_thread::yield();
+    const auto sent = (*buffer)->send(call.dispatch);
+    EXPECT_TRUE(sent.ok()) << sent.status().to_string();
+    if (rank == 0) death.is_armed = true;
+    if (sent.ok()) {
+      const Status status = (*buffer)->receive(sent.value(), call.dispatch, call.rows);
+      EXPECT_TRUE(status.ok()) << "rank " << rank << ": " << status.to_string();
+      if (status.ok()) expect_low_latency_rows(call, rank);
+    }
+    (rank == 0 ? death.is_armed : death.is_through) = rank == 1;
+    buffer->reset();
   });
 }
 

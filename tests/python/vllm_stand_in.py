@@ -135,6 +135,10 @@ class Vllm:
         self.sent: dict[str, int] = {}
         self.received: dict[str, int] = {}
         self.preempt_next = ""
+        self.as_new = {"loaded"}  # it is scheduled for the first time
+        """States in which a request is told of as a new one; vLLM's second model runner is told so
+        of a resumed one, too.
+        """
 
     # --- requests ---
 
@@ -174,7 +178,7 @@ class Vllm:
                     req_id=request.request_id, block_ids=(list(request.blocks),),
                     num_computed_tokens=0,
                 ))  # fmt: skip
-            elif request.state == "loaded":  # it is scheduled for the first time
+            elif request.state in self.as_new:
                 name, _, _, computed = self._cached(request, scheduled)
                 blocks = (list(request.blocks),)
                 new.append(Spaces(req_id=name, block_ids=blocks, num_computed_tokens=computed))

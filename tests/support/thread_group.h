@@ -76,7 +76,7 @@ class ThreadHub {
   Status fate_;
 };
 
-class ThreadGroup final : public group::Group {
+class ThreadGroup : public group::Group {
  public:
   ThreadGroup(std::shared_ptr<ThreadHub> hub, int rank) : hub_(std::move(hub)), rank_(rank) {}
 

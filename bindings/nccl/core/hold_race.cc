@@ -121,7 +121,13 @@ void keep(const Entrants& for_, const RaceTerms& terms, const std::string& path,
   if (for_.group.rank() != 0 || !are_all) return;  // a rank had too little memory for some
   const KeptRace kept{outcome.choice,
                       outcome.is_over_time ? std::max<int64_t>(terms.time_ns, 1) : 0};
-  coll::keep_tuning(path, race_to_json(key, kept), "who is faster");
+  const std::string text = race_to_json(key, kept);
+  constexpr const char* kWhat = "who is faster";
+  if (kept.time_ns == 0) return coll::keep_tuning(path, text, kWhat);
+  coll::keep_cut_off_tuning(path, text, kWhat, [&](const std::string& other) {
+    const auto before = parse_race(other, key);
+    return before.ok() && (before->time_ns == 0 || before->time_ns > kept.time_ns);
+  });
 }
 
 struct Ran {

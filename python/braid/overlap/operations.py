@@ -1,24 +1,26 @@
 """The three operations: checks, the way a shape goes, and the memory that peers write into."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import Protocol
 from weakref import ref
 
 import torch
 from torch import Tensor
 
 from braid import _braid
+from braid.by_address import current_stream
 from braid.comm import Comm
 from braid.errors import InvalidArgument
 from braid.overlap import sequential
+from braid.overlap.fit import fit
 from braid.overlap.shapes import Op, Shape, shape_of, why_sequential
 from braid.overlap.tuner import FORMS, SEQUENTIAL, Way, candidates, choose
 
-_NAME = "overlap"  # of what a comm keeps for us
+_KERNELS, _READY = "overlap", "overlap's calls"  # of what a comm keeps for us
+_MOST_READY = 4096
 _EXCHANGE = 3  # overlap::Call::kGemmArExchange
 _PAGE = 2 << 20
-_ALIGNED = 16  # bytes that a kernel's copies take at once
 
 
 def ag_gemm(
@@ -68,62 +70,89 @@ def way_of(op: str, x: Tensor, w: Tensor, comm: Comm, *, layout: str = "nk") -> 
     return "not measured" if way is None else str(way)
 
 
+class _Ready(Protocol):
+    """Of calls that are alike but for where their elements lie: all that need be done once is."""
+
+    def run(self, comm: Comm, x: Tensor, w: Tensor, bias: Tensor | None) -> Tensor: ...
+
+
 def _run(op: Op, x: Tensor, w: Tensor, comm: Comm, bias: Tensor | None, layout: str) -> Tensor:
-    shape, has_kernel = _checked(op, x, w, comm.size, bias, layout)
-    x, w, bias = _plain(x), _plain(w), None if bias is None else _plain(bias)
-    if not has_kernel:
-        return sequential.run(comm, op, x, w, bias, shape.is_kn)
-    kernels = _kernels_of(comm) or _make_kernels(comm, x.device)
-    return kernels.run(shape, _fit(x), _fit(w), None if bias is None else _fit(bias))
-
-
-def _plain(tensor: Tensor) -> Tensor:
-    return tensor.detach() if tensor.requires_grad else tensor
-
-
-def _fit(tensor: Tensor) -> Tensor:
-    """The tensor as kernels read it, dense and at a multiple of 16 bytes: a copy on the current
-    stream where it is not. Other ranks do not know, so it must not change the way.
+    """Looks up what checks and the way of a shape have come to: at few rows the GPU is done before
+    the host has found it out again.
     """
-    dense = tensor.contiguous()
-    return dense.clone() if dense.data_ptr() % _ALIGNED else dense
+    ready = comm._kept.get(_READY) or _ready_of(comm)
+    # All of a tensor that checks look at.
+    of_bias = None if bias is None else (bias.shape, bias.dtype, bias.device)
+    key = (op, layout, x.shape, x.dtype, x.device, w.shape, w.dtype, w.device, of_bias)
+    call = ready.get(key)
+    if call is None:
+        call = _make_ready(op, x, w, comm, bias, layout)
+        if len(ready) >= _MOST_READY:
+            ready.clear()
+        ready[key] = call
+    return call.run(comm, x, w, bias)
 
 
 _Key = tuple[object, ...]
-_CHECKED: dict[_Key, tuple[Shape, bool]] = {}
-_MOST_CHECKED = 4096
 
 
-def _key(tensor: Tensor | None) -> _Key | None:
-    """All of a tensor that checks look at."""
-    return None if tensor is None else (tensor.shape, tensor.dtype, tensor.device)
+def _ready_of(comm: Comm) -> dict[_Key, _Ready]:
+    ready: dict[_Key, _Ready] | None = comm._kept.get(_READY)
+    if ready is None:
+        ready = comm._kept[_READY] = {}
+    return ready
 
 
-def _checked(
-    op: Op, x: Tensor, w: Tensor, size: int, bias: Tensor | None, layout: str
-) -> tuple[Shape, bool]:
-    """The call's shape, and whether kernels take it; looked up where such a call was checked
-    before: at few rows the GPU is done before the host has checked again.
-    """
-    key = (op, size, layout, _key(x), _key(w), _key(bias))
-    found = _CHECKED.get(key)
-    if found is None:
-        shape = shape_of(op, x, w, bias, layout, size)
-        found = shape, not why_sequential(shape, x, w, bias)
-        if len(_CHECKED) >= _MOST_CHECKED:
-            _CHECKED.clear()
-        _CHECKED[key] = found
-    return found
+def _make_ready(
+    op: Op, x: Tensor, w: Tensor, comm: Comm, bias: Tensor | None, layout: str
+) -> _Ready:
+    """Raises what is wrong. Collective where the shape is measured."""
+    shape = shape_of(op, x, w, bias, layout, comm.size)
+    if why_sequential(shape, x, w, bias):
+        return sequential.Anywhere(shape)
+    kernels = _kernels_of(comm) or _make_kernels(comm, x.device)
+    return kernels.ready(shape, kernels.way(shape, x, w, bias))
+
+
+class _ByKernels:
+    """One shape one way by kernels: but for addresses all is known."""
+
+    def __init__(self, kernels: "_Kernels", shape: Shape, way: Way, rank: int) -> None:
+        # Of an all-reduce whose rows no ranks divide, all are shards with one row more.
+        rows = shape.rows
+        if shape.op is Op.GEMM_AR and not way.exchanges:
+            rows = -(-rows // shape.size) * shape.size
+        self._kernels, self._name = kernels, shape.op.name.lower()
+        self._rows, self._padded = shape.rows, replace(shape, rows=rows)
+        self._result = self._padded.result_rows, shape.columns
+        self._call = _EXCHANGE if way.exchanges else int(shape.op)
+        self._gemm, self._choice = _gemm(self._padded, way, rank), _choice(way)
+        self._nbytes = _braid.overlap_workspace_bytes(self._call, self._gemm, self._choice)
+
+    def run(self, comm: Comm, x: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:
+        kernels, rows = self._kernels, self._rows
+        x, w, b = fit(x), fit(w), None if bias is None else fit(bias)
+        if rows != self._padded.rows:
+            few, x = x, x.new_zeros(self._padded.rows, self._padded.depth)
+            x[:rows] = few
+        out = x.new_empty(*self._result)
+        room = kernels.room(self._nbytes)
+        comm._calls.run(
+            self._name, _braid.overlap_enqueue, comm._core, kernels.gpu, kernels.launcher,
+            self._call, *room, self._gemm, self._choice, x.data_ptr(), w.data_ptr(),
+            0 if b is None else b.data_ptr(), out.data_ptr(), current_stream(kernels.gpu),
+        )  # fmt: skip
+        return out if rows == self._padded.rows else out[:rows]
 
 
 def _kernels_of(comm: Comm) -> "_Kernels | None":
     """Those of its calls so far."""
-    kernels: _Kernels | None = comm._kept.get(_NAME)
+    kernels: _Kernels | None = comm._kept.get(_KERNELS)
     return kernels
 
 
 def _make_kernels(comm: Comm, device: torch.device) -> "_Kernels":
-    kernels = comm._kept[_NAME] = _Kernels(comm, device)
+    kernels = comm._kept[_KERNELS] = _Kernels(comm, device)
     return kernels
 
 
@@ -133,9 +162,10 @@ class _Kernels:
     """
 
     def __init__(self, comm: Comm, device: torch.device) -> None:
-        self._comm_ref, self._device = ref(comm), device
-        self._launcher = _braid.OverlapKernels(device.index)
+        self._comm_ref, self._device, self.gpu = ref(comm), device, device.index
+        self.launcher = _braid.OverlapKernels(device.index)
         self._workspace: Tensor | None = None
+        self._room = 0, 0
         self._is_captured = False  # a graph holds the workspace's address
         self._captured: list[Tensor] = []  # earlier workspaces, of which some rank's graph does
         self._clusters = 0
@@ -149,81 +179,61 @@ class _Kernels:
             raise InvalidArgument("overlap: the comm of these kernels is gone")
         return comm
 
-    def run(self, shape: Shape, x: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:
+    def way(self, shape: Shape, x: Tensor, w: Tensor, bias: Tensor | None) -> Way:
+        """Collective, and measures, the first time."""
         if x.device != self._device:
             raise InvalidArgument(f"overlap: {x.device}; this comm's calls are on {self._device}")
-        way = self.ways.get(shape)
-        call: Callable[[Way], Tensor] = partial(self._call, shape, x, w, bias)
-        if way is None:
+        if shape not in self.ways:
             if torch.cuda.is_current_stream_capturing():
                 raise InvalidArgument(
                     "overlap: the first call of a shape measures, which no graph can hold: make"
                     " one before the capture"
                 )
-            way, _ = choose(self._comm, self.candidates(shape), call)
-            self.ways[shape] = way
-        return call(way)
+            ways = self.candidates(shape)
+            calls = [partial(self.ready(shape, way).run, self._comm, x, w, bias) for way in ways]
+            self.ways[shape], _ = choose(self._comm, ways, calls)
+        return self.ways[shape]
+
+    def set_way(self, shape: Shape, way: Way) -> None:
+        """Instead of the measured one: for tests and measurements. All ranks set the same."""
+        self.ways[shape] = way
+        _ready_of(self._comm).clear()
 
     def candidates(self, shape: Shape) -> list[Way]:
         """Collective, the first time."""
         if self._clusters == 0:
-            num_blocks = _braid.overlap_num_blocks(
-                self._comm._core, self._device.index, self._launcher
-            )
+            num_blocks = _braid.overlap_num_blocks(self._comm._core, self.gpu, self.launcher)
             self._clusters = num_blocks // 2
         return list(candidates(shape, self._clusters))
 
-    def _call(self, shape: Shape, x: Tensor, w: Tensor, bias: Tensor | None, way: Way) -> Tensor:
+    def ready(self, shape: Shape, way: Way) -> _Ready:
+        """The shape's calls in that way."""
         if way == SEQUENTIAL:
-            return sequential.run(self._comm, shape.op, x, w, bias, shape.is_kn)
-        # Of an all-reduce whose rows no ranks divide, all are shards with one row more.
-        if shape.op is Op.GEMM_AR and not way.exchanges and shape.rows % shape.size:
-            rows = -(-shape.rows // shape.size) * shape.size
-            padded = torch.zeros(rows, shape.depth, dtype=x.dtype, device=x.device)
-            padded[: shape.rows] = x
-            return self._call(replace(shape, rows=rows), padded, w, bias, way)[: shape.rows]
-        out = torch.empty(shape.result_rows, shape.columns, dtype=x.dtype, device=x.device)
-        gemm, choice = self._gemm(shape, way, x, w, bias), _choice(way)
-        call = _EXCHANGE if way.exchanges else int(shape.op)
-        self._make_room(_braid.overlap_workspace_bytes(call, gemm, choice))
-        assert self._workspace is not None
-        self._is_captured = self._is_captured or torch.cuda.is_current_stream_capturing()
-        body = partial(
-            _braid.overlap_enqueue, self._comm._core, self._device.index, self._launcher, call,
-            self._workspace.data_ptr(), self._workspace.numel(), gemm, choice, out.data_ptr(),
-            torch.cuda.current_stream(self._device).cuda_stream,
-        )  # fmt: skip
-        self._comm._calls.run(shape.op.name.lower(), body)
-        return out
+            return sequential.on_gpu(shape, self.gpu)
+        return _ByKernels(self, shape, way, self._comm.rank)
 
-    def _gemm(
-        self, shape: Shape, way: Way, x: Tensor, w: Tensor, bias: Tensor | None
-    ) -> _braid.OverlapGemm:
-        gemm = _braid.OverlapGemm()
-        gemm.dtype = _braid.dtype_code(str(shape.dtype).removeprefix("torch."))
-        gemm.is_kn = shape.is_kn
-        gemm.ranks, gemm.rank = self._comm.size, self._comm.rank
-        gemm.shard_rows = shape.rows if way.exchanges else shape.shard_rows
-        gemm.columns, gemm.depth = shape.columns, shape.depth
-        gemm.a, gemm.w = x.data_ptr(), w.data_ptr()
-        gemm.bias = 0 if bias is None else bias.data_ptr()
-        return gemm
+    def room(self, nbytes: int) -> tuple[int, int]:
+        """Address and bytes of the workspace, with room for so many. Collective where it has not,
+        which is so on all ranks alike.
+        """
+        if self._room[1] < nbytes:
+            self._make_room(nbytes)
+        self._is_captured = self._is_captured or torch.cuda.is_current_stream_capturing()
+        return self._room
 
     def _make_room(self, nbytes: int) -> None:
-        """Collective where it is not enough, which is so on all ranks alike."""
-        if self._workspace is not None and self._workspace.numel() >= nbytes:
-            return
         if torch.cuda.is_current_stream_capturing():
             raise InvalidArgument("overlap: more memory is needed than before the capture")
         # Whatever fails here, memory being short for one, leaves none behind: a call in one that is
         # not registered any more would write where peers do not look.
-        old, self._workspace = self._workspace, None
+        old, self._workspace, self._room = self._workspace, None, (0, 0)
         if old is not None:
             self._let_go(old)
         nbytes = -(-nbytes // _PAGE) * _PAGE
         workspace = torch.zeros(nbytes, dtype=torch.uint8, device=self._device)
         torch.cuda.synchronize(self._device)
         self._workspace = self._comm.register(workspace)
+        self._room = workspace.data_ptr(), nbytes
 
     def _let_go(self, workspace: Tensor) -> None:
         """Of a workspace that is replaced. Where a call on it was captured on any rank it stays as
@@ -234,6 +244,17 @@ class _Kernels:
         else:
             self._comm.unregister(workspace)
         self._is_captured = False
+
+
+def _gemm(shape: Shape, way: Way, rank: int) -> _braid.OverlapGemm:
+    """Without addresses."""
+    gemm = _braid.OverlapGemm()
+    gemm.dtype = _braid.dtype_code(str(shape.dtype).removeprefix("torch."))
+    gemm.is_kn = shape.is_kn
+    gemm.ranks, gemm.rank = shape.size, rank
+    gemm.shard_rows = shape.rows if way.exchanges else shape.shard_rows
+    gemm.columns, gemm.depth = shape.columns, shape.depth
+    return gemm
 
 
 def _choice(way: Way) -> _braid.OverlapChoice:

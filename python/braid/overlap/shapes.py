@@ -19,6 +19,8 @@ class Op(IntEnum):
     GEMM_RS = 1
     GEMM_AR = 2
 
+    __hash__ = int.__hash__  # Enum's own is written in Python, and every call looks one up
+
 
 NAMES = {Op.AG_GEMM: "ag_gemm", Op.GEMM_RS: "gemm_rs", Op.GEMM_AR: "gemm_ar"}
 

@@ -115,13 +115,12 @@ def _across(shape: Shape, clusters: int) -> Iterator[Way]:
 
 
 def choose(
-    comm: Comm, ways: list[Way], run: Callable[[Way], object]
+    comm: Comm, ways: list[Way], calls: Sequence[Callable[[], object]]
 ) -> tuple[Way, dict[str, float]]:
-    """One of `ways`, the sequential one first, and the us of each. Collective; `run` is one call in
-    the given way.
+    """One of `ways`, the sequential one first, and the us of each. Collective; `calls` are one call
+    in each way.
     """
     assert ways[0] == SEQUENTIAL
-    calls = [partial(run, way) for way in ways]
     time_us = partial(_time_us, comm)
     best, us = fastest(partial(comm.all_reduce, op="max"), time_us, calls)
     return ways[best], {str(way): float(each) for way, each in zip(ways, us, strict=True)}

@@ -28,6 +28,7 @@ from braid.torch.errors import InvalidArgument, PeerLost, Unsupported, torch_err
 from braid.torch.gpu_calls import GpuCalls, refuse_capture
 from braid.torch.host_calls import HostCalls
 from braid.torch.meeting import Meeting
+from braid.torch.monitored import MonitoredBarrier
 from braid.torch.plain_calls import PlainCalls, plain_calls
 from braid.torch.post import Post
 from braid.torch.rows import device_of
@@ -75,6 +76,7 @@ class Comms:
         self._callbacks = Callbacks(f"braid {meeting.name}")
         self._host = HostCalls(f"braid {meeting.name}")
         self._gpu = GpuCalls()
+        self._monitored = MonitoredBarrier(meeting)
         self.plain: PlainCalls | None = None
         """The short way of calls on the GPU, once one was made the long way."""
         self.post = Post(meeting, self._look, self._callbacks)
@@ -137,17 +139,9 @@ class Comms:
 
         return self.run_on_host("barrier", (), body, is_async=is_async, limit_s=limit_s)
 
-    def monitored_barrier(self, number: int, timeout_s: float) -> None:
-        """A barrier through the store, which works when nothing else does. `number` is the
-        barrier's, alike on all ranks.
-        """
-        meeting, name = self.meeting, f"monitored/{number}"
-        meeting.set(f"{name}/{meeting.rank}", "here")
-        if meeting.rank == 0:
-            keys = [f"{name}/{rank}" for rank in range(meeting.size)]
-            meeting.get(keys, "monitored_barrier to be called by ranks", self._check, timeout_s)
-            meeting.set(f"{name}/all", "here")
-        meeting.get([f"{name}/all"], "monitored_barrier of", self._check, timeout_s)
+    def monitored_barrier(self, timeout_s: float) -> None:
+        """A barrier through the store, which works when nothing else does."""
+        self._monitored.pass_it(self._check, timeout_s)
 
     def _raise_gpu_failure(self) -> None:
         comm = self._made.get("cuda")

@@ -57,7 +57,6 @@ class BraidGroup(Answers):
     def __init__(self, comms: Comms, store: Any) -> None:
         super().__init__(comms.meeting.rank, comms.meeting.size, comms.meeting.name, store)
         self._comms = comms
-        self._barriers = 0
         self._is_checked = False
 
     # ---- how a call is run ----
@@ -400,10 +399,12 @@ class BraidGroup(Answers):
     def monitored_barrier(
         self, timeout: timedelta | None = None, wait_all_ranks: bool = False
     ) -> None:
-        """A barrier through the store; Timeout on rank 0 names every rank that did not come."""
+        """A barrier through the store; Timeout on rank 0 names every rank that did not come. After
+        one that failed the next call is a barrier like any: ranks meet whichever of their calls
+        they are in.
+        """
         del wait_all_ranks  # all missing ranks are named always
-        self._barriers += 1
-        self._comms.monitored_barrier(self._barriers, seconds_of(timeout) or _OTHERS_S)
+        self._comms.monitored_barrier(seconds_of(timeout) or _OTHERS_S)
 
     def _check_rank(self, name: str, argument: str, rank: int) -> None:
         check_rank(name, argument, rank, self.size())

@@ -23,7 +23,7 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -108,16 +108,61 @@ class Meeting:
         `check` is called while waiting, and may raise. The store itself is never waited in: other
         threads use it too.
         """
+        keys = list(keys)
+
+        def late() -> list[str]:
+            if self._store.check(keys):
+                return []
+            return [key.split("/")[-1] for key in keys if not self._store.check([key])]
+
+        with self._from_store(f"{missing} {', '.join(keys)}"):
+            self._wait(late, missing, check, timeout_s)
+            return self.look(keys)
+
+    def look(self, keys: Sequence[str]) -> list[str]:
+        """The texts of all keys as they are now; "" of one that is not there."""
+        are_there = self._store.check(list(keys))
+        return [
+            self._store.get(key).decode() if are_there or self._store.check([key]) else ""
+            for key in keys
+        ]
+
+    def wait(
+        self,
+        late: Callable[[], Sequence[Any]],
+        missing: str,
+        check: Callable[[], None],
+        timeout_s: float | None = None,
+    ) -> None:
+        """Waits as get() until late() has nobody more to name; it may look()."""
+        with self._from_store(missing):
+            self._wait(late, missing, check, timeout_s)
+
+    def _wait(
+        self,
+        late: Callable[[], Sequence[Any]],
+        missing: str,
+        check: Callable[[], None],
+        timeout_s: float | None,
+    ) -> None:
         limit_s = self.timeout_s if timeout_s is None else timeout_s
+        end, pause_s = time.monotonic() + limit_s, _FIRST_PAUSE_S
+        while names := late():
+            check()
+            if time.monotonic() > end:
+                raise self._too_late(missing, limit_s, names)
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    @contextlib.contextmanager
+    def _from_store(self, missing: str) -> Iterator[None]:
+        """What the store says when it has gone becomes PeerLost."""
         try:
-            late = self._wait(keys, limit_s, check)
-            if not late:
-                return [self._store.get(key).decode() for key in keys]
-        except Error:  # what check() says is a DistError, too
+            yield
+        except Error:  # what is raised while waiting is a DistError, too
             raise
         except DistError as error:
-            raise self._no_store(f"{missing} {', '.join(keys)}", error) from error
-        raise self._too_late(missing, limit_s, [key.split("/")[-1] for key in late])
+            raise self._no_store(missing, error) from error
 
     def _no_store(self, missing: str, error: Exception) -> PeerLost:
         return PeerLost(
@@ -130,17 +175,6 @@ class Meeting:
             f"group {self.name}, rank {self.rank}: timed out after {limit_s:.1f} s, in which it"
             f" waited for {missing} {', '.join(map(str, late))}"
         )
-
-    def _wait(self, keys: Sequence[str], limit_s: float, check: Callable[[], None]) -> list[str]:
-        """Those keys that are not there after `limit_s`."""
-        end, pause_s = time.monotonic() + limit_s, _FIRST_PAUSE_S
-        while not self._store.check(list(keys)):
-            check()
-            if time.monotonic() > end:
-                return [key for key in keys if not self._store.check([key])]
-            time.sleep(pause_s)
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-        return []
 
     def gather(self, check: Callable[[], None]) -> None:
         """Waits until every rank has made the group. What is asked for in threads later is read

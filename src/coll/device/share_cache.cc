@@ -62,8 +62,6 @@ bool is_busy(const std::string& key) {
   return found != busy().since_ns.end() && now_ns() - found->second < kBusyFor_ns;
 }
 
-bool is_forced(const Config& config) { return config.text("BRAID_TUNE") == "force"; }
-
 /// Rank 0's text, kBusy, or nothing: measure.
 std::string find_shares(const comm::Comm::State& state, const std::string& path,
                         const std::string& key, const TuneWork& work) {
@@ -75,7 +73,8 @@ std::string find_shares(const comm::Comm::State& state, const std::string& path,
                             format_ns(shares.ended_ns), format_ns(work.time_ns));
   };
   const std::string text = find_tuning(state.config, state.rank(), path, holds);
-  const bool may_wait = state.rank() == 0 && text.empty() && !is_forced(state.config);
+  const bool may_wait =
+      state.rank() == 0 && text.empty() && state.config.text("BRAID_TUNE") != "force";
   return may_wait && is_busy(key) ? kBusy : text;
 }
 
@@ -86,6 +85,16 @@ Result<int64_t> least_of_all(const comm::Comm::State& state, Deadline deadline, 
   int64_t least_ns = own_ns;
   for (const std::vector<int64_t>& of_rank : all) least_ns = std::min(least_ns, of_rank[0]);
   return least_ns;
+}
+
+void save(const std::string& path, const std::string& key, const LinkShares& shares) {
+  const std::string text = shares_to_json(key, shares);
+  constexpr const char* kWhat = "these GPUs";
+  if (shares.ended_ns == 0) return keep_tuning(path, text, kWhat);
+  keep_cut_off_tuning(path, text, kWhat, [&](const std::string& other) {
+    const auto kept = parse_shares(other, key);
+    return kept.ok() && (kept->ended_ns == 0 || kept->ended_ns > shares.ended_ns);
+  });
 }
 
 Result<bool> measure_and_save(comm::Device& device, comm::DeviceLink& link,
@@ -105,10 +114,7 @@ Result<bool> measure_and_save(comm::Device& device, comm::DeviceLink& link,
   }
   for (const plan::Op op : plan::kAllOps)
     shares.of_op[static_cast<size_t>(op)] = link.shares().tuned(op);
-  // Forced tuning that ran out of time does not replace a file that may be complete.
-  const bool is_worth =
-      end == TuneEnd::kDone || (end == TuneEnd::kTimeOver && !is_forced(state.config));
-  if (is_worth && state.rank() == 0) keep_tuning(path, shares_to_json(key, shares), "these GPUs");
+  if (end != TuneEnd::kNoMemory && state.rank() == 0) save(path, key, shares);
   return true;
 }
 

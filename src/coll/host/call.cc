@@ -88,9 +88,9 @@ Call::Call(comm::Comm::State& state, const Moves& moves)
   if (sums_) cells_missing_ += sums_->num_cells_to_reduce();
 }
 
-bool Call::done() const {
-  return entries_missing_ == 0 && (discarding_ || cells_missing_ == 0) && local_.bytes == 0 &&
-         outbox_.empty() && outbox_.acked();
+bool Call::needs_peers() const {
+  return entries_missing_ != 0 || (!discarding_ && cells_missing_ != 0) || !outbox_.empty() ||
+         !outbox_.acked();
 }
 
 void Call::stop(Status status) {

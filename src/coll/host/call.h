@@ -126,8 +126,12 @@ class Call {
 
   // Waiting.
   void progress_lanes();
-  bool done() const;
+  /// Whether something of the call is still to come from others, or to go to them.
+  bool needs_peers() const;
+  bool done() const { return local_.bytes == 0 && !needs_peers(); }
   void watch();
+  void look_for_the_gone();
+  transport::PeerSet left_without_entry() const;
   bool has_one_link_left() const;
   void stop(Status status);
   std::string missing() const;

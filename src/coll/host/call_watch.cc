@@ -44,13 +44,34 @@ bool Call::has_one_link_left() const {
          std::count_if(state_.links.begin(), state_.links.begin() + count, is_left) == 1;
 }
 
-// Looks for trouble: a broken group, a stalled link, a passed deadline.
-void Call::watch() {
-  if (state_.group && state_.group->broken()) return stop(state_.group->fate());
+transport::PeerSet Call::left_without_entry() const {
+  transport::PeerSet left;
   for (int r = 0; r < state_.size(); ++r)
-    if (!entries_[static_cast<size_t>(r)] && state_.group->has_left(r))
+    if (!entries_[static_cast<size_t>(r)] && state_.group && state_.group->has_left(r))
+      left = left.with(r);
+  return left;
+}
+
+// Who has ended its part may leave, or die, at once: what it put last lies in our lanes, perhaps since
+// our last look at them. So they are looked at once more, after the group was asked: nothing more can
+// come from those who were gone by then, and only they are judged.
+void Call::look_for_the_gone() {
+  const bool is_broken = state_.group && state_.group->broken();
+  const transport::PeerSet left = left_without_entry();
+  if (!is_broken && left.empty()) return;
+  progress_lanes();
+  (void)receive();
+  if (is_broken && needs_peers()) return stop(state_.group->fate());
+  for (int r = 0; r < state_.size(); ++r)
+    if (left.contains(r) && !entries_[static_cast<size_t>(r)])
       return stop(peer_lost("{} (call {}): rank {} has left and will not enter",
                             to_words(moves_.signature), epoch_, r));
+}
+
+// Looks for trouble: a broken group, a stalled link, a passed deadline.
+void Call::watch() {
+  look_for_the_gone();
+  if (!status_.ok()) return;
   if (!outbox_.fate().ok()) return stop(outbox_.fate());
   if (state_.interrupt)
     if (const Status interrupted = state_.interrupt(); !interrupted.ok())

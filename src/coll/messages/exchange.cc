@@ -66,6 +66,12 @@ int Exchange::post(const Message& message) {
   return next_id_++;
 }
 
+Status Exchange::give_up(const Message& message, const Status& why) {
+  BRAID_RETURN_IF_ERROR(guard_.status());
+  stop(why.with_context(to_words(message)));
+  return end_comm(state_, status_);
+}
+
 void Exchange::announce(int peer, Open& open) {
   const Message& m = open.message;
   const int link = outbox_->first_usable_link(peer);
@@ -139,15 +145,18 @@ void Exchange::end(int peer, Way way, Status status) {
   if (!in_order.empty()) announce(peer, in_order.front());
 }
 
+// What the last message put must have left, and be acknowledged where a lane may lose it, before the
+// caller goes on to something else.
+bool Exchange::has_news() const {
+  return num_open_ == 0 ? outbox_->empty() && outbox_->acked() : !ended_.empty();
+}
+
 void Exchange::move() {
   // Passes between looks for trouble while things move; a pass is under a millisecond.
   constexpr int kWatchEvery = 256;
-  // What the last message put must have left, and be acknowledged where a lane may lose it, before
-  // the caller goes on to something else.
-  const auto has_left = [&] { return outbox_->empty() && outbox_->acked(); };
   for (int pass = 1; status_.ok(); ++pass) {
     const bool is_poked = is_poked_.exchange(false, std::memory_order_relaxed);
-    if (num_open_ == 0 ? has_left() : is_poked || !ended_.empty()) break;
+    if (has_news() || (is_poked && num_open_ > 0)) break;
     bool moved = outbox_->pump();
     for (comm::LinkState& link : state_.links) (void)link.lane->progress();
     moved |= receive();

@@ -59,6 +59,11 @@ class Exchange {
   /// Whether step() has something to do or to tell: post() alone may find a message wrong.
   bool has_open() const { return num_open_ > 0 || !ended_.empty(); }
 
+  /// The end of a message that only this rank knows it cannot post, though its arguments are right: the
+  /// peer would wait for it until the deadline. So the comm ends, with all messages, and every rank
+  /// hears why at once. Answers the cause.
+  Status give_up(const Message& message, const Status& why);
+
   struct Ended {
     int id = 0;
     Status status;
@@ -87,6 +92,8 @@ class Exchange {
 
   // exchange.cc: what this rank does by itself.
   void move();
+  /// Whether step() has something to tell.
+  bool has_news() const;
   void announce(int peer, Open& open);
   void put_announcement(int link, int peer, const Open& open);
   void agree(int peer, Open& open, const comm::Announcement& theirs);
@@ -113,12 +120,14 @@ class Exchange {
 
   // exchange_watch.cc: what ends messages that do not get on.
   void watch();
+  void look_for_the_gone();
+  transport::PeerSet left_with_open() const;
+  const Open* first_open(int peer) const;
   bool owes_nothing(int peer) const;
   void look_at_links(int64_t now);
   void probe(int link, int peer);
   void look_at_farewell(int64_t now);
   void look_at(int peer, Open& open, int64_t now);
-  std::string words_of(int peer, const Open& open) const;
   void stop(Status status);
 
   comm::CallGuard guard_;

@@ -79,7 +79,7 @@ bool Exchange::on_cell(const Tag& tag, std::span<const std::byte> payload, int l
   const uint64_t bytes = open.message.count * dtype_bytes(open.message.dtype);
   if (tag.cell >= open.seen.size() || payload.size() != cell_length(tag.cell, bytes, cell_bytes_)) {
     stop(internal_error("{}: cell {} of {} bytes came; expected {} cells of {} bytes",
-                        words_of(peer, open), tag.cell, payload.size(), open.seen.size(),
+                        to_words(open.message), tag.cell, payload.size(), open.seen.size(),
                         cell_bytes_));
     return false;
   }
@@ -118,7 +118,7 @@ void Exchange::on_collective(const Tag& tag, std::span<const std::byte> payload,
   if (open == nullptr) open = owes(Way::kSend, book(peer).want);
   if (open == nullptr) return;
   const Result<Entry> entry = decode_entry(payload);
-  stop(invalid_argument("{}: rank {} has called {} instead", words_of(peer, *open), peer,
+  stop(invalid_argument("{}: rank {} has called {} instead", to_words(open->message), peer,
                         entry.ok() ? to_words(entry->signature) : "a collective"));
 }
 

@@ -13,22 +13,13 @@ void Exchange::stop(Status status) {
   if (status_.ok()) status_ = std::move(status);
 }
 
-std::string Exchange::words_of(int peer, const Open& open) const {
-  const bool is_send = open.message.way == Way::kSend;
-  return fmt::format("{} of {} {} rank {}", is_send ? "send" : "recv",
-                     to_words(comm::Announcement{open.message.dtype, open.message.count}),
-                     is_send ? "to" : "from", peer);
-}
-
 // A message that has not moved for the deadline is the end of the comm: the peer is gone, or waits
 // for something else. Acknowledged pieces are movement only once both have called.
 void Exchange::look_at(int peer, Open& open, int64_t now) {
   const int64_t timeout_ns = state_.config.duration_ns("BRAID_TIMEOUT");
-  if (state_.group && state_.group->has_left(peer))
-    return stop(peer_lost("{}: rank {} has left", words_of(peer, open), peer));
   if (now - open.moved_ns < timeout_ns) return;
   const char* const other = open.message.way == Way::kSend ? "recv" : "send";
-  stop(timeout("{}: nothing moved for {}; {}", words_of(peer, open), format_ns(timeout_ns),
+  stop(timeout("{}: nothing moved for {}; {}", to_words(open.message), format_ns(timeout_ns),
                open.is_agreed ? fmt::format("{} cells are missing", open.cells_missing)
                               : fmt::format("rank {} has not called {}", peer, other)));
 }
@@ -69,8 +60,37 @@ void Exchange::look_at_farewell(int64_t now) {
   stop(timeout("messages: the last pieces were not taken for {}", format_ns(timeout_ns)));
 }
 
+const Exchange::Open* Exchange::first_open(int peer) const {
+  const Peer& p = peers_[static_cast<size_t>(peer)];
+  if (!p.sends.empty()) return &p.sends.front();
+  return p.receives.empty() ? nullptr : &p.receives.front();
+}
+
+transport::PeerSet Exchange::left_with_open() const {
+  transport::PeerSet left;
+  for (int peer = 0; peer < state_.size(); ++peer)
+    if (first_open(peer) != nullptr && state_.group && state_.group->has_left(peer))
+      left = left.with(peer);
+  return left;
+}
+
+// As Call::look_for_the_gone(): the lanes are looked at once more after the group was asked.
+void Exchange::look_for_the_gone() {
+  const bool is_broken = state_.group && state_.group->broken();
+  const transport::PeerSet left = left_with_open();
+  if (!is_broken && left.empty()) return;
+  for (comm::LinkState& link : state_.links) (void)link.lane->progress();
+  (void)receive();
+  if (has_news()) return;  // it is told first; what is open then is judged after that
+  if (is_broken) return stop(state_.group->fate());
+  for (int peer = 0; peer < state_.size(); ++peer)
+    if (const Open* open = first_open(peer); left.contains(peer) && open != nullptr)
+      return stop(peer_lost("{}: rank {} has left", to_words(open->message), peer));
+}
+
 void Exchange::watch() {
-  if (state_.group && state_.group->broken()) return stop(state_.group->fate());
+  look_for_the_gone();
+  if (!status_.ok() || has_news()) return;
   if (!outbox_->fate().ok()) return stop(outbox_->fate());
   if (state_.interrupt)
     if (const Status interrupted = state_.interrupt(); !interrupted.ok())

@@ -4,6 +4,13 @@
 
 namespace braid::coll {
 
+std::string to_words(const Message& message) {
+  const bool is_send = message.way == Message::Way::kSend;
+  return fmt::format("{} of {} {} rank {}", is_send ? "send" : "recv",
+                     to_words(comm::Announcement{message.dtype, message.count}),
+                     is_send ? "to" : "from", message.peer);
+}
+
 Status exchange(comm::Comm& comm, std::span<const Message> messages) {
   Exchange all(comm);
   BRAID_RETURN_IF_ERROR(all.status());

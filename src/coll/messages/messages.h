@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 
 #include "base/dtype.h"
 #include "base/status.h"
@@ -18,6 +19,9 @@ struct Message {
   uint64_t count = 0;
   Dtype dtype = Dtype::kUint8;
 };
+
+/// "send of 5 float32 to rank 3"
+std::string to_words(const Message& message);
 
 /// Sends `data` to `peer`, which calls recv with the same count and dtype.
 /// Shapes   data [count], contiguous

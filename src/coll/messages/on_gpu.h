@@ -14,15 +14,19 @@
 
 namespace braid::coll::device {
 
-/// A message of GPU memory as one of pinned host memory. One that is sent holds the bytes that were
-/// there when `stream` came to its making; one that is received is copied by finish(). Both block
-/// until the stream is done, or the comm's deadline. unsupported in a CUDA graph.
+/// A message of GPU memory as one of pinned host memory.
 class StagedMessage {
  public:
+  /// What this rank can know alone, before its peer waits for it. unsupported in a CUDA graph.
   static Result<StagedMessage> make(const comm::Comm& comm, sys::Cuda& cuda, int gpu,
                                     const Message& message, sys::Stream stream);
+  /// Takes the host memory; a message that is sent holds the bytes then that were there when `stream`
+  /// came to this. Blocks until the stream is done, or the comm's deadline. What fails here, the peer
+  /// must hear of: Exchange::give_up().
+  Status stage();
   const Message& on_host() const { return on_host_; }
-  /// Once the message is over, and only when it is ok.
+  /// Copies what was received, as stage() what is sent. Once the message is over, and only when it is
+  /// ok.
   Status finish();
 
  private:
@@ -45,7 +49,8 @@ class StagedMessage {
   std::unique_ptr<void, Free> pinned_;  // ends before memory_
 };
 
-/// As coll::send() and recv(), of memory of `gpu`.
+/// As coll::send() and recv(), of memory of `gpu`. Where this rank has no host memory for it, or its
+/// copy there fails, the comm ends on all ranks.
 Status exchange_one(comm::Comm& comm, sys::Cuda& cuda, int gpu, const Message& message,
                     sys::Stream stream);
 

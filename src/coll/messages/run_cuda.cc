@@ -40,9 +40,13 @@ Result<StagedMessage> StagedMessage::make(const comm::Comm& comm, sys::Cuda& cud
   BRAID_ASSIGN_OR_RETURN(const sys::CaptureState capture, cuda.capture_state(stream));
   if (capture != sys::CaptureState::kNone)
     return unsupported("a message of GPU memory waits for its peer and cannot be captured");
-  BRAID_RETURN_IF_ERROR(staged.pin());
-  if (message.way == Message::Way::kSend) BRAID_RETURN_IF_ERROR(staged.copy());
   return staged;
+}
+
+Status StagedMessage::stage() {
+  BRAID_ASSIGN_OR_RETURN(const auto scope, sys::CurrentDevice::use(*cuda_, gpu_));
+  BRAID_RETURN_IF_ERROR(pin());
+  return on_gpu_.way == Message::Way::kSend ? copy() : Status();
 }
 
 void StagedMessage::Free::operator()(void* memory) const {
@@ -84,6 +88,8 @@ Status exchange_one(comm::Comm& comm, sys::Cuda& cuda, int gpu, const Message& m
                     sys::Stream stream) {
   BRAID_ASSIGN_OR_RETURN(StagedMessage staged,
                          StagedMessage::make(comm, cuda, gpu, message, stream));
+  const Status ready = staged.stage();
+  if (!ready.ok()) return Exchange(comm).give_up(message, ready);
   BRAID_RETURN_IF_ERROR(exchange(comm, {&staged.on_host(), 1}));
   return staged.finish();
 }

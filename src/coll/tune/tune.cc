@@ -50,14 +50,24 @@ void install(comm::Comm& comm, plan::TuningTable table, std::vector<std::string>
   for (std::string& line : lines) state.note_event(std::move(line));
 }
 
+void save(const comm::Comm& comm, const std::string& hash, const plan::TuningTable& table) {
+  const std::string path = tuning_path(comm.config(), hash), text = table.to_json();
+  constexpr const char* kWhat = "this fabric";
+  if (table.cut_off_ns() == 0) return keep_tuning(path, text, kWhat);
+  keep_cut_off_tuning(path, text, kWhat, [&](const std::string& other) {
+    const auto kept = plan::TuningTable::parse(other, hash);
+    return kept.ok() && kept->links() == table.links() &&
+           (kept->cut_off_ns() == 0 || kept->cut_off_ns() > table.cut_off_ns());
+  });
+}
+
 Status measure_and_save(comm::Comm& comm, const std::string& hash, const TuneProgress& progress) {
   const comm::Unobserved tuning(comm.state().observer.get());
   Tuner tuner(comm, hash, comm.config().duration_ns("BRAID_TUNE_TIME"), progress);
   auto table = tuner.run();
   BRAID_RETURN_IF_ERROR(comm.force_shares({}));
   BRAID_RETURN_IF_ERROR(table.status());
-  if (comm.rank() == 0)
-    keep_tuning(tuning_path(comm.config(), hash), table.value().to_json(), "this fabric");
+  if (comm.rank() == 0) save(comm, hash, table.value());
   install(comm, std::move(table).value(), tuner.log());
   return {};
 }

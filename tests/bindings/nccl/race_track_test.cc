@@ -530,6 +530,8 @@ TEST_F(HeldRace, WhatIsKeptIsNotRacedAgain) {
   EXPECT_GT(hold(1.5, one_lap(newer)).second, 0) << "another NCCL";
   EXPECT_GT(hold(1.5, one_lap(with({{"BRAID_GPU_LINES", "1MiB"}}))).second, 0) << "other settings";
   EXPECT_GT(hold(1.5, one_lap(with({{"BRAID_TUNE", "force"}}))).second, 0);
+  EXPECT_EQ(sys::read_file(path, 1 << 20).value(), race_to_json(key, {{0x3f, 0x30}, 0}))
+      << "one that was forced and cut off has less";
   // Two sizes, for which it took so long.
   ASSERT_TRUE(sys::write_file(path, race_to_json(key, {{0x3, 0x2}, 50_s})).ok());
   EXPECT_EQ(hold(1.5, {}).first.measured, 3U) << "there is about as much time now";

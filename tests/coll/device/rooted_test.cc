@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/sanitizer.h"
 #include "base/units.h"
 #include "coll/device/collectives.h"
 #include "coll/device/entry.h"
@@ -362,6 +363,50 @@ TEST(DeviceMessages, WhatOneRankCanSeeIsRefusedThere) {
     EXPECT_EQ(exchange_one(comm, cuda, comm.rank(), to_itself, {}).code(), Code::kInvalidArgument);
     all.arrive_and_wait();
   });
+}
+
+/// Rank 0 sends `count` words of its GPU to rank 1, or receives them, and cannot: both hear of it, rank
+/// 1 long before its deadline, and every later call does.
+void expect_both_hear_of(sys::FakeCuda& cuda, Message::Way way, uint64_t count, const char* why) {
+  test::run_gpu_comms(2, {{"BRAID_TIMEOUT", "60s"}}, [&](comm::Comm& comm, std::barrier<>& all) {
+    const auto scope = sys::CurrentDevice::use(cuda, comm.rank());
+    ASSERT_TRUE(scope.ok());
+    const int64_t begin_ns = now_ns();
+    GuardedMemory memory(cuda, 100 * kWord);
+    std::vector<int32_t> on_host(100);
+    const Message message{way, 1, sys::pointer_to<void>(memory.get()), count, Dtype::kInt32};
+    const Status status = comm.rank() == 0 ? exchange_one(comm, cuda, 0, message, {})
+                          : way == Message::Way::kSend
+                              ? recv(comm, on_host.data(), 100, Dtype::kInt32, 0)
+                              : send(comm, on_host.data(), 100, Dtype::kInt32, 0);
+    EXPECT_NE(status.message().find(why), std::string::npos) << status.to_string();
+    EXPECT_NE(status.message().find("rank 1: "), std::string::npos) << status.to_string();
+    all.arrive_and_wait();
+    int32_t x = 0;
+    EXPECT_FALSE(exchange(comm, {}).ok()) << "rank " << comm.rank();
+    EXPECT_FALSE(send(comm, &x, 1, Dtype::kInt32, 1 - comm.rank()).ok());
+    EXPECT_LT(now_ns() - begin_ns, 30_s);
+    all.arrive_and_wait();
+  });
+}
+
+// What only one rank knows: the other one would wait for it until its deadline.
+TEST(DeviceMessages, WhatOneRankCannotBeginEndsOnBoth) {
+  for (const Message::Way way : {Message::Way::kSend, Message::Way::kRecv}) {
+    test::OrderedCuda cuda(2);
+    cuda.fail("register_host", 0, exhausted("no memory is to be pinned"));
+    expect_both_hear_of(cuda, way, 100, "no memory is to be pinned");
+  }
+  test::OrderedCuda cuda(2);
+  cuda.fail("copy", 0, driver_error("the copy is broken"));
+  expect_both_hear_of(cuda, Message::Way::kSend, 100, "the copy is broken");
+}
+
+TEST(DeviceMessages, NoHostMemoryForOneEndsOnBoth) {
+  if (kIsSanitized) GTEST_SKIP() << "a sanitizer's allocator ends the process";
+  test::OrderedCuda cuda(2);
+  constexpr uint64_t kMoreThanThereAreAddresses = uint64_t{1} << 46;  // words
+  expect_both_hear_of(cuda, Message::Way::kRecv, kMoreThanThereAreAddresses, "no host memory");
 }
 
 }  // namespace

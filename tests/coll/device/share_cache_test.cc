@@ -207,6 +207,20 @@ TEST_F(DeviceTuningCache, WhatTheTimeWasShortForIsKeptUntilThereIsMore) {
   EXPECT_EQ(start("auto").num_from_cache, 2);
 }
 
+TEST_F(DeviceTuningCache, AForcedOneThatIsCutOffDoesNotReplaceWhatHasMore) {
+  (void)start("auto");
+  const auto text = [&] {
+    std::ifstream file(only_file());
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  };
+  const std::string whole = text();
+  EXPECT_EQ(start("force", {}, kWork, 0).num_from_cache, 0);
+  EXPECT_EQ(text(), whole);
+  fs::remove(only_file());
+  EXPECT_EQ(start("force", {}, kWork, 1).num_from_cache, 0);
+  EXPECT_EQ(start("auto", {}, kWork, 1).num_from_cache, 2);  // better than nothing
+}
+
 // BRAID_TUNE_TIME is each rank's own. Rank 0's was noted, so that nothing was measured ever after.
 TEST_F(DeviceTuningCache, TheTimeIsThatOfTheRankThatHasLeast) {
   for (const int64_t least_ns : {int64_t{1}, int64_t{0}}) {

@@ -13,6 +13,7 @@
 #include "coll/ranks.h"
 #include "coll/reduce_scatter/reduce_scatter.h"
 #include "comm/state.h"
+#include "support/lane_over.h"
 
 namespace braid {
 namespace {
@@ -23,40 +24,27 @@ struct Order {
   std::atomic<uint64_t> put_first{0};  // puts while some were not passed on
 };
 
-class WatchedLane final : public transport::Lane {
+class WatchedLane final : public test::LaneOver {
  public:
   WatchedLane(std::unique_ptr<transport::Lane> lane, Order& order)
-      : lane_(std::move(lane)), order_(order) {}
+      : LaneOver(std::move(lane)), order_(order) {}
 
-  const transport::LaneCaps& caps() const override { return lane_->caps(); }
-  const std::string& name() const override { return lane_->name(); }
   transport::PutResult try_put(transport::PeerSet peers, const transport::PieceTag& tag,
                                std::span<const std::byte> payload) override {
     ++order_.puts;
     if (order_.released != 0) ++order_.put_first;
-    return lane_->try_put(peers, tag, payload);
+    return below().try_put(peers, tag, payload);
   }
-  uint32_t available(int src) const override { return lane_->available(src); }
-  transport::Arrival at(int src, uint32_t i) const override { return lane_->at(src, i); }
   void release(int src, uint32_t count) override {
     order_.released += count;
-    lane_->release(src, count);
-  }
-  uint64_t posted(int peer) const override { return lane_->posted(peer); }
-  uint64_t acked(int peer) const override { return lane_->acked(peer); }
-  void for_each_unacked(
-      int peer, const std::function<void(const transport::Arrival&)>& visit) const override {
-    lane_->for_each_unacked(peer, visit);
+    below().release(src, count);
   }
   bool progress() override {
     order_.released = 0;
-    return lane_->progress();
+    return below().progress();
   }
-  int64_t next_event_ns() const override { return lane_->next_event_ns(); }
-  Status health(int peer) const override { return lane_->health(peer); }
 
  private:
-  const std::unique_ptr<transport::Lane> lane_;
   Order& order_;
 };
 
@@ -64,11 +52,7 @@ class WatchedLane final : public transport::Lane {
 void expect_order(comm::Comm& comm, const std::function<Status(comm::Comm&)>& call) {
   Order order;
   comm::Comm::State& state = comm.state();
-  {
-    const std::scoped_lock lock(state.mutex, state.health_mutex);
-    for (comm::LinkState& link : state.links)
-      link.lane = std::make_unique<WatchedLane>(std::move(link.lane), order);
-  }
+  test::put_over_lanes<WatchedLane>(comm, order);
   for (int number = 0; number < 20; ++number) {
     const Status status = call(comm);
     // The keeper takes nothing before that lock is free, but may have had it in between.

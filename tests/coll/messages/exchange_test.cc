@@ -10,11 +10,13 @@
 #include "base/units.h"
 #include "coll/all_reduce/all_reduce.h"
 #include "coll/broadcast/broadcast.h"
+#include "coll/leaving.h"
 #include "coll/ranks.h"
 
 namespace braid::coll {
 namespace {
 
+using test::Goes;
 using test::run_comms;
 constexpr Message::Way kOut = Message::Way::kSend, kIn = Message::Way::kRecv;
 
@@ -141,6 +143,66 @@ TEST(Messages, LengthsAndTypesThatDifferAreRefusedOnBothAndTheCommGoesOn) {
     }
     ASSERT_TRUE(barrier(comm).ok());
   });
+}
+
+// As of GPU memory for which this rank has no host memory (on_gpu.h).
+TEST(Messages, OneThatIsGivenUpEndsAllOnEveryRank) {
+  run_comms(3, {{"BRAID_LINKS", "shm"}, {"BRAID_TIMEOUT", "60s"}}, [](comm::Comm& comm) {
+    const int64_t begin_ns = now_ns();
+    std::vector<int64_t> got(10);
+    Status status;
+    if (comm.rank() == 0) {
+      Exchange open(comm);
+      open.post({kIn, 2, got.data(), 10, Dtype::kInt64});
+      const Message given_up{kIn, 1, got.data(), 10, Dtype::kInt64};
+      status = open.give_up(given_up, exhausted("no host memory"));
+      EXPECT_EQ(open.step().status().message(), status.message());
+    } else {
+      status = comm.rank() == 1 ? send_numbers(comm, got, 0) : recv_numbers(comm, got, 1);
+    }
+    EXPECT_EQ(status.code(), Code::kExhausted);
+    EXPECT_EQ(status.message(), "recv of 10 int64 from rank 1: no host memory");
+    EXPECT_EQ(barrier(comm).message(), "an earlier call failed: " + status.message());
+    EXPECT_LT(now_ns() - begin_ns, 30_s);
+  });
+}
+
+// Rank 1's word that all has arrived lies in rank 0's lane unread when rank 0 hears that it is gone.
+TEST(Messages, WhoReceivedAndLeftOrDiedAtOnceHasReceived) {
+  const std::vector<int64_t> data = numbers(3, 20'000);
+  for (const Goes goes : {Goes::kLeaves, Goes::kDies}) {
+    std::vector<int64_t> got(20'000, -1);
+    const Status status = test::run_beside_one_who(
+        goes, PieceKind::kArrived, {{"BRAID_LINKS", "shm"}}, [&](comm::Comm& comm) {
+          return comm.rank() == 0 ? send_numbers(comm, data, 1) : recv_numbers(comm, got, 0);
+        });
+    EXPECT_TRUE(status.ok()) << status.to_string();
+    EXPECT_EQ(got, data);
+  }
+}
+
+// The first of two has arrived: only the second is lost with who has left.
+TEST(Messages, WhatArrivedBeforeItsReceiverLeftIsNotLostWithTheNext) {
+  const std::vector<int64_t> data = numbers(3, 100);
+  std::vector<int64_t> got(100, -1);
+  const Status status =
+      test::run_beside_one_who(Goes::kLeaves, PieceKind::kArrived, {{"BRAID_LINKS", "shm"}},
+                               [&](comm::Comm& comm) -> Status {
+                                 if (comm.rank() == 1) return recv_numbers(comm, got, 0);
+                                 Exchange open(comm);
+                                 // NOLINTNEXTLINE(cppcoreguidelines-pro-type-const-cast): a message that is sent is only read
+                                 auto* const first = const_cast<int64_t*>(data.data());
+                                 for (int i = 0; i < 2; ++i)
+                                   open.post({kOut, 1, first, 100, Dtype::kInt64});
+                                 const auto ended = open.step();
+                                 EXPECT_TRUE(ended.ok()) << ended.status().to_string();
+                                 if (ended.ok()) {
+                                   EXPECT_EQ(ended->size(), 1U);
+                                 }
+                                 return open.step().status();
+                               });
+  EXPECT_EQ(status.code(), Code::kPeerLost) << status.to_string();
+  EXPECT_EQ(status.message(), "send of 100 int64 to rank 1: rank 1 has left");
 }
 
 TEST(Messages, WhatOneRankCanSeeIsRefusedThere) {

@@ -105,13 +105,18 @@ def test_a_decoder_may_ask_before_the_prefiller_has_begun(made):
     assert [r.tokens for r in requests] == expected
 
 
-def test_a_preempted_prefill_goes_on_elsewhere(made):
-    """Its blocks are somebody else's at once; what it computes again goes over."""
+@pytest.mark.parametrize("as_new", [{"loaded"}, {"loaded", "resumed"}])
+def test_a_preempted_prefill_goes_on_elsewhere(made, as_new):
+    """Its blocks are somebody else's at once; what it computes again goes over. vLLM's second
+    runner is given it a second time.
+    """
     wanted = [prompts(9, seed=2)[n] * 3 for n in (0, 1)]
     wanted = [(p * 40)[:40] for p in wanted]
     expected = alone(made, wanted, 3)
     prefill = made("prefill", chunk=12, transfer_mode="push")
     decode = made("decode", transfer_mode="push")
+    prefill.as_new = as_new
+    free = sorted(prefill.free)
     requests = [
         prefill.add(f"p{n}", p, 1, {**REMOTE, "transfer_id": f"x{n}"}) for n, p in enumerate(wanted)
     ]
@@ -126,6 +131,8 @@ def test_a_preempted_prefill_goes_on_elsewhere(made):
     ]
     decode.run_until(lambda: all(r.state == "over" for r in loads), prefill)
     assert [r.tokens for r in loads] == expected
+    prefill.run_until(lambda: all(r.state == "over" for r in requests))
+    assert sorted(prefill.free) == free
 
 
 def test_passes_that_are_told_when_their_request_was_preempted_send_none_of_its_new_blocks(made):

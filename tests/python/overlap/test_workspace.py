@@ -80,13 +80,11 @@ class Calls:
         )
         way = Way("128x256 beside", 4)
         monkeypatch.setattr(operations, "_braid", stand_in)
-        monkeypatch.setattr(operations, "_CHECKED", {})
         monkeypatch.setattr(operations, "why_sequential", lambda *_: "")
-        monkeypatch.setattr(operations, "choose", lambda _comm, _ways, call: (call(way), way)[::-1])
+        monkeypatch.setattr(operations, "choose", lambda *_: (way, {}))
+        monkeypatch.setattr(operations, "current_stream", lambda _gpu: 0)
         monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: self.is_capturing)
         monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: None)
-        stream = SimpleNamespace(cuda_stream=0)
-        monkeypatch.setattr(torch.cuda, "current_stream", lambda *_: stream)
 
     def make(self, rows):
         """One of so many rows, and where its workspace is."""
@@ -223,11 +221,9 @@ def test_a_call_after_memory_was_short_has_none_of_the_old(calls, monkeypatch):
 
 
 def test_kernels_that_somebody_has_kept_say_that_their_comm_is_gone(calls):
-    import torch
-
     calls.make(SMALL)
     ((shape, way),) = calls.ways().items()
     kernels = calls.comm._kept["overlap"]
     del calls.comm
     with pytest.raises(InvalidArgument, match="is gone"):
-        kernels._call(shape, torch.zeros(1), torch.zeros(1), None, way)
+        kernels.ready(shape, way)

@@ -292,6 +292,52 @@ def test_monitored_barrier_names_who_is_missing(torch_ranks):
     assert texts[0].endswith("by ranks 2")
 
 
+def test_a_monitored_barrier_after_one_that_failed_is_one_like_any(torch_ranks):
+    """Rank 2 comes to its first call when the others' first has failed: it meets them in their
+    second. Numbered by each rank's own calls it never met them again.
+    """
+
+    def body():
+        group, rank = dist.group.WORLD, dist.get_rank()
+        if rank == 2:
+            time.sleep(1.2)
+        else:
+            with pytest.raises(braid.Timeout):
+                group.monitored_barrier(timedelta(milliseconds=300))
+        met = []
+        for _ in range(3):
+            group.monitored_barrier(timedelta(seconds=8))
+            met.append(time.monotonic())
+            time.sleep(0.3 * rank)  # nobody is before the last of the others
+        dist.barrier()  # rank 0's process is the store's too
+        return met
+
+    met = torch_ranks(3, body)
+    for k in range(2):
+        assert max(times[k] for times in met) < min(times[k + 1] for times in met)
+
+
+def test_who_gave_a_monitored_barrier_up_is_not_in_it(torch_ranks):
+    """Ranks that are no longer there must not let the others through."""
+
+    def body():
+        group, rank = dist.group.WORLD, dist.get_rank()
+        if rank == 1:
+            with pytest.raises(braid.Timeout, match="monitored_barrier of rank 0"):
+                group.monitored_barrier(timedelta(milliseconds=300))
+            time.sleep(2)
+            group.monitored_barrier()
+            return dist.barrier()  # rank 0's process is the store's too
+        time.sleep(1)
+        with pytest.raises(braid.Timeout) as caught:
+            group.monitored_barrier(timedelta(milliseconds=300))
+        group.monitored_barrier()
+        dist.barrier()
+        return str(caught.value)
+
+    assert torch_ranks(2, body)[0].endswith("by ranks 1")
+
+
 def test_a_missing_rank_is_named(torch_ranks):
     def body():
         store = dist.group.WORLD.get_group_store()

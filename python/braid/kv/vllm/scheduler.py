@@ -51,6 +51,8 @@ class SchedulerSide:
         self._orders = StepOrders()
         self._pushing: dict[str, str] = {}
         """Requests that are pushed and not finished, and as what."""
+        self._given: set[str] = set()
+        """Of those, the ones that the workers know."""
         self._computed: dict[str, int] = {}
         self._fetching: set[str] = set()
         self._waiting: dict[str, Remote] = {}
@@ -122,6 +124,7 @@ class SchedulerSide:
         params = params_of(request)
         self._waiting.pop(name, None)
         given = self._pushing.pop(name, None)
+        self._given.discard(name)
         self._computed.pop(name, None)
         if params.get("do_remote_prefill"):  # aborted before it was scheduled
             params["do_remote_prefill"] = False
@@ -187,17 +190,21 @@ class SchedulerSide:
                 self._orders.preempted.append(name)
         for new in output.scheduled_new_reqs:
             if new.req_id in self._pushing:
-                tokens = self._computed[new.req_id]
-                give = Give(
-                    self._pushing[new.req_id], self._clip(new.req_id, new.block_ids), tokens, False
-                )
-                self._orders.gives[new.req_id] = give
+                self._begin(new.req_id, self._clip(new.req_id, new.block_ids))
                 self._part(output, new.req_id, new.num_computed_tokens)
         cached = output.scheduled_cached_reqs
         for number, name in enumerate(cached.req_ids):
             if name in self._pushing:
                 self._grow(cached, number, name)
                 self._part(output, name, cached.num_computed_tokens[number])
+
+    def _begin(self, name: str, pages: tuple[int, ...]) -> None:
+        """vLLM's second model runner is told of a request that is resumed as of a new one."""
+        if name in self._given:
+            self._orders.restarts[name] = pages
+            return
+        self._given.add(name)
+        self._orders.gives[name] = Give(self._pushing[name], pages, self._computed[name], False)
 
     def _grow(self, cached: Any, number: int, name: str) -> None:
         new = cached.new_block_ids[number]
