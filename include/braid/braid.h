@@ -150,11 +150,13 @@ BRAID_API braid_code braid_send_recv(braid_comm*, const void* send, size_t send_
 /* The same on GPU memory, enqueued on `stream`: a cudaStream_t or CUstream, NULL is the default
  * one. Memory and stream are of the calling thread's current CUDA device, one per rank and comm;
  * all GPUs are in one machine. The first such call sets the GPUs up, which takes up to seconds and
- * may not be captured in a CUDA graph; later ones may. BRAID_OK means that the work is enqueued:
- * the result is there when the stream is. A failure that shows later (a lost peer, the deadline,
- * ranks that called different things) comes back from the next call and from braid_health();
- * receive buffers hold anything then. BRAID_UNAVAILABLE: no driver, no current device, GPUs that
- * cannot reach each other. */
+ * may not be captured in a CUDA graph; later ones may. While a capture has calls of a comm, others of
+ * that comm are BRAID_INVALID_ARGUMENT (but for some small ones), and nothing else happens. Nothing
+ * orders a graph's replay and other calls of its comm but the program. BRAID_OK means that the work
+ * is enqueued: the result is there when the stream is. A failure that shows later (a lost peer, the
+ * deadline, ranks that called different things) comes back from the next call and from
+ * braid_health(); receive buffers hold anything then. BRAID_UNAVAILABLE: no driver, no current
+ * device, GPUs that cannot reach each other. */
 BRAID_API braid_code braid_all_gather_on(braid_comm*, const void* send, void* recv, size_t count,
                                          braid_dtype, void* stream);
 BRAID_API braid_code braid_all_reduce_on(braid_comm*, const void* send, void* recv, size_t count,
@@ -201,7 +203,8 @@ BRAID_API braid_code braid_barrier_on(braid_comm*, void* stream);
  * one that has not come to the call, until all have closed the comm or ended. Where ranks share a
  * process, free it only then. */
 BRAID_API braid_code braid_register(braid_comm*, void* memory, size_t bytes);
-/* Takes that back. Collective; waits for the comm's GPU work. */
+/* Takes that back. Collective; waits for the comm's GPU work; where calls were captured since, for all
+ * of the GPU's, and is BRAID_INVALID_ARGUMENT while a stream is being captured. */
 BRAID_API braid_code braid_unregister(braid_comm*, void* memory);
 
 /* JSON texts, valid until this thread's next call of the same function on this comm, or

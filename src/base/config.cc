@@ -79,7 +79,8 @@ constexpr Option kOptions[] = {
      kTuning},
     {"BRAID_GPU_SCRATCH", OptionType::kBytes, "512MiB",
      "Device memory per comm in which operands of large sums land, and large results that are not "
-     "registered; the areas of direct kernels and lines come on top (docs/nccl.md)."},
+     "registered; the areas of direct kernels and lines come on top (docs/nccl.md), and 16 MiB for "
+     "reductions to one rank."},
     {"BRAID_GPU_SLOT", OptionType::kBytes, "0",
      "Size of one slot of the pinned host memory through which GPUs use the PCIe link; 0: 64 KiB "
      "between two GPUs, 128 KiB among more.",

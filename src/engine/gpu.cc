@@ -11,7 +11,6 @@ namespace braid::engine {
 namespace {
 // A stretch is cut so that all blocks have some of it.
 constexpr uint64_t kTileBytes = 64 << 10;
-constexpr uint64_t kPinnedAlignment = 4096;
 }  // namespace
 
 Result<std::unique_ptr<Gpu>> Gpu::open(sys::Cuda& cuda, int device) {
@@ -38,13 +37,11 @@ Status Gpu::set_up() {
     BRAID_ASSIGN_OR_RETURN(
         queue, sys::own<sys::OwnedStream>(cuda_, cuda_.create_stream(sys::StreamPriority::kHigh)));
   }
-  const uint64_t bytes = kPinnedBytes;
-  pinned_ = std::make_unique<std::byte[]>(bytes + kPinnedAlignment);
-  const auto raw = reinterpret_cast<uintptr_t>(pinned_.get());
-  std::byte* base = pinned_.get() + (kPinnedAlignment - raw % kPinnedAlignment) % kPinnedAlignment;
-  BRAID_ASSIGN_OR_RETURN(const sys::DevicePtr address, cuda_.register_host(base, bytes));
-  registered_ = sys::RegisteredHost(cuda_, base);
-  return share_out(base, address);
+  BRAID_ASSIGN_OR_RETURN(pinned_, sys::Pages::map("pages for lists and slots", kPinnedBytes));
+  BRAID_ASSIGN_OR_RETURN(const sys::DevicePtr address,
+                         cuda_.register_host(pinned_.data(), kPinnedBytes));
+  registered_ = sys::RegisteredHost(cuda_, pinned_.data());
+  return share_out(pinned_.data(), address);
 }
 
 Status Gpu::use() const {

@@ -16,6 +16,7 @@
 #include "engine/copy_pages.h"
 #include "sys/cuda/loaded_kernels.h"
 #include "sys/cuda/owned.h"
+#include "sys/host/pages.h"
 
 namespace braid::engine {
 
@@ -115,7 +116,7 @@ class Gpu {
   sys::Cuda& cuda_;
   const int device_;
   uint32_t num_blocks_ = 0;
-  std::unique_ptr<std::byte[]> pinned_;
+  sys::Pages pinned_;
   sys::RegisteredHost registered_;
   std::shared_ptr<sys::LoadedKernels> kernels_;
   sys::Kernel kernel_, list_kernel_, fetch_kernel_;

@@ -9,6 +9,7 @@
 
 #include "engine/target.h"
 #include "fake_gpu.h"
+#include "support/forked.h"
 #include "sys/host/fake.h"
 #include "sys/sysfs/fake.h"
 
@@ -398,6 +399,15 @@ TEST_F(GpuMemory, HostMemoryWithinARegionSharesItsPin) {
   EXPECT_FALSE(is_pinned());
   const auto again = add(0, 100);
   EXPECT_NE(again->address, 0u);
+}
+
+// Else a kernel would read lists, and write pages, in the copy that was the child's.
+TEST_F(GpuMemory, PinnedMemoryIsNotAForkedChilds) {
+  ByHand hand(cuda);
+  EXPECT_FALSE(braid::test::child_has(hand.ground.gpu->free_slot()->memory));
+  const auto* const one = sys::pointer_to<uint64_t>(hand.ground.gpu->one());
+  EXPECT_EQ(*one, 1u);
+  EXPECT_FALSE(braid::test::child_has(one));
 }
 
 TEST_F(GpuMemory, ATargetThatIsReplacedGivesItsSlotsBack) {

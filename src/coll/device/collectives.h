@@ -51,8 +51,8 @@ Status exchange_blocks(comm::Device& device, const Blocks& out, const Blocks& in
                        sys::Stream stream);
 // The following are made of those above and below: gather, scatter and all_gather_v of the uneven
 // exchange, so they go through scratch, and counts that do not fit are trouble on every rank;
-// rooted_reduce and reduce_scatter_v of all_reduce on pieces of at most Device::kSpareBytes, whose
-// results are dropped where nobody wants them: twice the bytes of what would be needed.
+// rooted_reduce and reduce_scatter_v of all_reduce on pieces of at most the arena's spare_bytes(),
+// whose results are dropped where nobody wants them: twice the bytes of what would be needed.
 Status gather(comm::Device& device, sys::DevicePtr send, sys::DevicePtr recv, uint64_t count,
               Dtype dtype, int root, sys::Stream stream);
 Status scatter(comm::Device& device, sys::DevicePtr send, sys::DevicePtr recv, uint64_t count,

@@ -17,11 +17,9 @@ namespace braid::coll::device {
 
 namespace {
 
-/// Ranks of one process on one GPU run at the same time, and their blocks, one on a multiprocessor,
-/// would not all find one while they wait for each other.
-bool is_crowded(const comm::Device& device) {
-  return device.gpus().are_shared && device.gpus().has_peer_in_process;
-}
+/// Ranks on one GPU run at the same time where they are threads of a process, or processes under MPS:
+/// their blocks, one on a multiprocessor, would not all find one while they wait for each other.
+bool is_crowded(const comm::Device& device) { return device.gpus().are_shared; }
 
 uint64_t stride_of(const CollectiveCall& call) {
   return call.stride_bytes != 0 ? call.stride_bytes : call.bytes;

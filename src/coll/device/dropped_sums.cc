@@ -19,9 +19,9 @@ Status keep(comm::Device& device, sys::Stream stream, const sys::DeviceCopy& cop
 }  // namespace
 
 Status run_dropped_sum(comm::Device& device, const DroppedSum& sum, sys::Stream stream) {
-  BRAID_ASSIGN_OR_RETURN(const sys::DevicePtr spare, device.arena().spare());
+  const sys::DevicePtr spare = device.arena().spare();
   const uint64_t element = dtype_bytes(sum.dtype);
-  const uint64_t most = comm::SymmetricArena::kSpareBytes / element;
+  const uint64_t most = device.arena().spare_bytes() / element;
   uint64_t begin = 0;
   do {  // once for no elements, too: it is a call that all ranks make
     const uint64_t end = std::min(sum.count, begin + most);

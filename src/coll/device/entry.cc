@@ -23,6 +23,9 @@ namespace {
 // (records/drop_in_memory_4.json).
 constexpr uint64_t kSmallScratchBytes = 4 << 20;
 
+// Of a large page that the counters are in, too.
+constexpr uint64_t kSmallSpareBytes = 1 << 20;
+
 comm::ArenaRequest all_memory(const Config& config, int num_ranks) {
   return {config.bytes("BRAID_GPU_SCRATCH"),
           {packet_area(config, num_ranks), line_area(config, num_ranks), relay_area(num_ranks),
@@ -34,6 +37,7 @@ comm::ArenaRequest memory_for(const Config& config, int num_ranks, Memory memory
   comm::ArenaRequest request = all_memory(config, num_ranks);
   if (memory == Memory::kAll) return request;
   request.scratch_bytes = std::min(request.scratch_bytes, kSmallScratchBytes);
+  request.spare_bytes = kSmallSpareBytes;
   request.areas.back() =
       direct_area_of(std::min(config.bytes("BRAID_GPU_DIRECT"), kSmallBytes), num_ranks);
   return request;

@@ -10,6 +10,7 @@
 #include "coll/messages/messages.h"
 #include "sys/cuda/api.h"
 #include "sys/cuda/owned.h"
+#include "sys/host/pages.h"
 
 namespace braid::coll::device {
 
@@ -29,8 +30,11 @@ class StagedMessage {
   Status finish();
 
  private:
+  /// Of a message that ends in whatever thread, maybe without a context.
   struct Free {
-    void operator()(void* memory) const { std::free(memory); }
+    void operator()(void* memory) const;
+    sys::Cuda* cuda;
+    int gpu;
   };
   StagedMessage() = default;
   Status pin();
@@ -41,8 +45,8 @@ class StagedMessage {
   int64_t timeout_ns_ = 0;
   sys::Stream stream_;
   Message on_gpu_, on_host_;
-  std::unique_ptr<void, Free> memory_;
-  sys::RegisteredHost pinned_;  // ends before memory_
+  sys::Pages memory_;
+  std::unique_ptr<void, Free> pinned_;  // ends before memory_
 };
 
 /// As coll::send() and recv(), of memory of `gpu`. Where this rank has no host memory for it, or its

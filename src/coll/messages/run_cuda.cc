@@ -1,5 +1,4 @@
 #include <chrono>
-#include <cstdlib>
 #include <memory>
 #include <thread>
 #include <utility>
@@ -50,29 +49,32 @@ Status StagedMessage::stage() {
   return on_gpu_.way == Message::Way::kSend ? copy() : Status();
 }
 
+void StagedMessage::Free::operator()(void* memory) const {
+  const auto scope = sys::CurrentDevice::use(*cuda, gpu);
+  (void)cuda->unregister_host(memory);
+}
+
 Status StagedMessage::pin() {
   constexpr size_t kPage = 4096;
   const size_t whole_pages = (bytes_of(on_gpu_) + kPage - 1) / kPage * kPage;
   if (whole_pages == 0) return {};
-  memory_.reset(std::aligned_alloc(kPage, whole_pages));
-  if (!memory_) return exhausted("no host memory for {} bytes", bytes_of(on_gpu_));
-  BRAID_RETURN_IF_ERROR(cuda_->register_host(memory_.get(), whole_pages).status());
-  pinned_ = sys::RegisteredHost(*cuda_, memory_.get());
-  on_host_.data = memory_.get();
+  BRAID_ASSIGN_OR_RETURN(memory_, sys::Pages::map("no host memory for a message", whole_pages));
+  BRAID_RETURN_IF_ERROR(cuda_->register_host(memory_.data(), whole_pages).status());
+  pinned_ = {memory_.data(), Free{cuda_, gpu_}};
+  on_host_.data = memory_.data();
   return {};
 }
 
 Status StagedMessage::copy() {
-  if (!memory_) return {};
+  if (memory_.data() == nullptr) return {};
   const auto memory = reinterpret_cast<sys::DevicePtr>(on_gpu_.data);
-  const auto staging = reinterpret_cast<sys::DevicePtr>(memory_.get());
+  const auto staging = reinterpret_cast<sys::DevicePtr>(memory_.data());
   const bool is_send = on_gpu_.way == Message::Way::kSend;
   Status status = cuda_->copy(is_send ? staging : memory, is_send ? memory : staging,
                               bytes_of(on_gpu_), stream_);
   if (status.ok()) status = await_stream(*cuda_, stream_, timeout_ns_);
   // The copy may be under way still, and write or read what would be freed: the memory stays.
-  if (!status.ok())
-    (void)std::make_pair(memory_.release(), new sys::RegisteredHost(std::move(pinned_)));
+  if (!status.ok()) (void)std::make_pair(pinned_.release(), new sys::Pages(std::move(memory_)));
   return status;
 }
 

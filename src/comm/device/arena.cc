@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "sys/cuda/owned.h"
-
 namespace braid::comm {
 
 SymmetricArena::~SymmetricArena() {
@@ -24,6 +22,8 @@ Status SymmetricArena::allocate(const ArenaRequest& request, CallOrder& order) {
   BRAID_RETURN_IF_ERROR(cuda_.fill(arena_.at, 0, kArenaScratchAt, stream));
   BRAID_ASSIGN_OR_RETURN(local_, cuda_.alloc(sizeof(LocalMemory)));
   BRAID_RETURN_IF_ERROR(cuda_.fill(local_, 0, sizeof(LocalMemory), stream));
+  BRAID_ASSIGN_OR_RETURN(spare_, cuda_.alloc(request.spare_bytes));
+  spare_bytes_ = request.spare_bytes;
   return cuda_.synchronize(stream);  // before any peer learns of it
 }
 
@@ -64,7 +64,7 @@ std::string SymmetricArena::lacks_whole_stores() {
 }
 
 std::string SymmetricArena::shape() const {
-  std::string all;
+  std::string all = fmt::format("spare:{},", spare_bytes_);
   for (const auto& [area, begin] : arena_.layout.areas())
     all += fmt::format("{}:{},", area.name, area.limit_bytes);
   return all;
@@ -121,14 +121,6 @@ nvlink::Board SymmetricArena::board() const {
   board.numbers = sys::pointer_to<uint64_t>(local_at(offsetof(LocalMemory, numbers)));
   board.pair_numbers = sys::pointer_to<uint64_t>(local_at(offsetof(LocalMemory, pair_numbers)));
   return board;
-}
-
-Result<sys::DevicePtr> SymmetricArena::spare() {
-  const sys::RelaxedCapture relaxed(cuda_);  // a call may be captured
-  if (spare_ == 0) {
-    BRAID_ASSIGN_OR_RETURN(spare_, cuda_.alloc(kSpareBytes));
-  }
-  return spare_;
 }
 
 }  // namespace braid::comm

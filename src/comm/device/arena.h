@@ -59,11 +59,11 @@ class SymmetricArena {
   Area area(std::string_view name) const;
   /// From now on no message goes by areas that need NVLink between all pairs. Names them.
   std::string lacks_whole_stores();
-  /// The areas and their limits, which all ranks must have alike: "packets:131072,".
+  /// What all ranks must have alike, the areas with their limits: "spare:16777216,packets:131072,".
   std::string shape() const;
   /// Of this GPU's memory, all that the comm has of it, but for some KiB.
   uint64_t memory_bytes() const {
-    return arena_.layout.bytes() + (room_ ? room_->layout.bytes() : 0);
+    return arena_.layout.bytes() + spare_bytes_ + (room_ ? room_->layout.bytes() : 0);
   }
 
   /// Collective, between calls: from now on they use a larger scratch, and larger areas of these
@@ -79,11 +79,10 @@ class SymmetricArena {
   nvlink::Board board() const;
   /// Of LocalMemory.
   sys::DevicePtr local_at(uint64_t offset_bytes) const { return local_ + offset_bytes; }
-  bool has_peer_in_process() const { return arena_.window.has_peer_in_process(); }
-  /// kSpareBytes of this GPU's memory that peers never see, for results that are dropped or cut:
-  /// made at the first use, kept as long as the comm. A call may use it from begin() to end().
-  Result<sys::DevicePtr> spare();
-  static constexpr uint64_t kSpareBytes = 16 << 20;
+  /// Memory of this GPU that peers never see, for results that are dropped or cut; as much on all
+  /// ranks. A call may use it from begin() to end().
+  sys::DevicePtr spare() const { return spare_; }
+  uint64_t spare_bytes() const { return spare_bytes_; }
 
  private:
   struct Memory {
@@ -105,6 +104,7 @@ class SymmetricArena {
   bool has_whole_stores_ = true;
   sys::DevicePtr local_ = 0;  // counters that only this GPU uses
   sys::DevicePtr spare_ = 0;
+  uint64_t spare_bytes_ = 0;
   Memory arena_;
   std::optional<Memory> room_;
 };

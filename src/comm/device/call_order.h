@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "base/status.h"
 #include "sys/cuda/api.h"
@@ -29,7 +30,12 @@ class CallOrder {
 
   /// Before a call whose begin() is yet to come.
   void expect_call() { is_captured_ = false; }
-  /// Orders a call after the one before.
+  /// A stream of ours beside side()s, which calls may use.
+  void add_stream(sys::Stream stream) { ours_.push_back(stream); }
+
+  /// Orders a call after the one before. invalid_argument, before anything is enqueued, while a
+  /// capture that the call is not part of has streams of ours: work inside of it and outside may not
+  /// wait for each other, and the driver would end it.
   Status begin(sys::Stream user);
   Status end(sys::Stream user);
   /// For who has steps of its own beside the calls that it is made of: they come after the call
@@ -40,6 +46,10 @@ class CallOrder {
   bool is_captured() const { return is_captured_; }
   /// Whether any call of the comm was, and may be replayed.
   bool has_captures() const { return has_captures_; }
+  /// How many were, so that later ones can be told.
+  uint64_t num_captured() const { return num_captured_; }
+  /// invalid_argument while a capture has streams of ours.
+  Status expect_no_capture() { return expect_ours_in(0); }
   /// No graph is replayed any longer.
   void forget_captures() { has_captures_ = false; }
 
@@ -59,7 +69,7 @@ class CallOrder {
   /// Work enqueued on `to` from now on starts after what is on `from` now.
   Status after(sys::Stream to, sys::Stream from);
 
-  /// Waits on the host for the last call that was not captured.
+  /// Waits on the host for the last call that was not captured; also while others are.
   Status finish_last_call();
   /// ... and for all that is on our streams.
   void drain();
@@ -75,12 +85,17 @@ class CallOrder {
   explicit CallOrder(sys::Cuda& cuda) : cuda_(cuda) {}
   Status make();
   Result<bool> is_in_capture(sys::Stream user);
+  Status expect_apart(sys::Stream user, bool is_captured);
+  /// Whether streams of ours that are in a capture are in this one; 0: in none.
+  Status expect_ours_in(uint64_t capture);
   Status follow_eager(sys::Stream user);
   Status follow_captured(sys::Stream user);
   Status note_captured(sys::Stream user);
 
   sys::Cuda& cuda_;
   std::array<sys::Stream, kNumSides> sides_{};
+  std::vector<sys::Stream> ours_;  // sides_, and what add_stream() was told
+  sys::Stream idle_{};             // that no call uses: for the host to wait on
   std::array<sys::Event, 256> events_{};
   size_t next_event_ = 0;
   sys::Event last_call_{};
@@ -89,6 +104,8 @@ class CallOrder {
   bool has_last_call_ = false;
   bool is_captured_ = false;  // the call under way
   bool has_captures_ = false;
+  uint64_t num_captured_ = 0;
+  bool may_be_open_ = false;                   // a capture that has streams of ours
   bool settles_ = false, is_settled_ = false;  // the call under way; the one before
 };
 

@@ -62,6 +62,8 @@ Status Device::prepare(const DeviceRequest& request) {
   links_ = std::make_unique<LinkSet>(
       request.links({state_, cuda_, ordinal_, team_, *kernels_, *call_watch_, request.nics}));
   BRAID_RETURN_IF_ERROR(links_->prepare());
+  for (const auto& link : links_->all())
+    if (link->stream().handle != nullptr) order_->add_stream(link->stream());
   call_watch_->start({state_.observer.get(), cuda_, ordinal_, order_->side(CallOrder::kCopies)},
                      [this] { return !faults_->look().ok(); });
   return {};
@@ -88,7 +90,6 @@ std::string Device::shape() const {
 // Some kernels' stores must not be torn (coll/lines/lines.cuh): all pairs have NVLink, or no rank
 // uses them.
 Status Device::meet(Deadline deadline) {
-  gpus_.has_peer_in_process = arena_->has_peer_in_process();
   if (size() == 1) return {};
   BRAID_ASSIGN_OR_RETURN(const Nvlinks links,
                          find_nvlinks(*state_.group, cuda_, ordinal_, deadline));

@@ -8,10 +8,9 @@ namespace braid::comm {
 
 struct GpuFacts {
   int num_ranks = 1;
-  int least_sms = 0;                 // multiprocessors of the smallest GPU; of two ranks or more
-  uint32_t most_shared_bytes = 0;    // that one block of this GPU may have, static and dynamic
-  bool has_peer_in_process = false;  // another rank is a thread of this process
-  bool are_shared = false;  // ranks take turns on a GPU: their waits last as long as a turn
+  int least_sms = 0;               // multiprocessors of the smallest GPU; of two ranks or more
+  uint32_t most_shared_bytes = 0;  // that one block of this GPU may have, static and dynamic
+  bool are_shared = false;  // two ranks have one GPU: where they take turns, a wait lasts as long
 
   uint64_t sum_blocks = 0;  // that a sum may use, by an option; 0: as it likes
 

@@ -34,6 +34,7 @@ struct AreaRequest {
 struct ArenaRequest {
   uint64_t scratch_bytes = 0;
   std::vector<AreaRequest> areas;
+  uint64_t spare_bytes = 16 << 20;  // SymmetricArena::spare(); of an arena alone
 };
 
 // The driver's large page. An allocation that is not made of whole ones gets small pages: a copy

@@ -18,7 +18,7 @@ Registrations::Registrations(Comm::State& state, sys::Cuda& cuda, int ordinal, C
 Status Registrations::add(sys::DevicePtr memory, uint64_t bytes) {
   const Deadline until = deadline();
   BRAID_RETURN_IF_ERROR(cuda_.use_device(ordinal_));
-  Status refusal = close_forgotten();  // told to all: they wait for this rank
+  Status refusal = close_forgotten(false);  // told to all: they wait for this rank
   const auto facts = cuda_.pointer_facts(memory);
   if (refusal.ok()) refusal = facts.status();
   if (refusal.ok()) refusal = check_apart(memory, bytes);
@@ -27,7 +27,8 @@ Status Registrations::add(sys::DevicePtr memory, uint64_t bytes) {
       nvlink::share_window(*state_.group, cuda_,
                            {"registered memory", ordinal_, memory, bytes, std::move(refusal)},
                            until));
-  entries_[memory] = {bytes, facts.value().buffer_id, std::move(window), ++num_added_};
+  entries_[memory] = {bytes, facts.value().buffer_id, std::move(window), ++num_added_,
+                      order_.num_captured()};
   return {};
 }
 
@@ -46,9 +47,12 @@ Status Registrations::check_apart(sys::DevicePtr memory, uint64_t bytes) const {
 }
 
 Status Registrations::remove(sys::DevicePtr memory) {
-  BRAID_RETURN_IF_ERROR(forget(memory));
+  const auto found = entries_.find(memory);
+  const bool is_in_graph = found != entries_.end() && may_be_in_graph(found->second);
   BRAID_RETURN_IF_ERROR(cuda_.use_device(ordinal_));  // maybe another thread than the last time
-  BRAID_RETURN_IF_ERROR(close_forgotten());
+  if (is_in_graph) BRAID_RETURN_IF_ERROR(finish_graphs());
+  BRAID_RETURN_IF_ERROR(forget(memory));
+  BRAID_RETURN_IF_ERROR(close_forgotten(is_in_graph));
   return state_.group->barrier("unregister", deadline());
 }
 
@@ -60,10 +64,19 @@ Status Registrations::forget(sys::DevicePtr memory) {
   return {};
 }
 
-Status Registrations::close_forgotten() {
+Status Registrations::finish_graphs() {
+  BRAID_RETURN_IF_ERROR(order_.expect_no_capture());
+  const Status finished = cuda_.synchronize_device();
+  if (finished.ok()) return {};
+  return invalid_argument("a graph may use this memory, and cannot be waited for: {}",
+                          finished.message());
+}
+
+Status Registrations::close_forgotten(bool are_graphs_through) {
   if (forgotten_.empty()) return {};
   BRAID_RETURN_IF_ERROR(order_.finish_last_call());
-  forgotten_.clear();
+  std::erase_if(forgotten_,
+                [&](const Entry& entry) { return are_graphs_through || !may_be_in_graph(entry); });
   return {};
 }
 

@@ -25,11 +25,14 @@ class Registrations {
   /// sizes must be equal, and no byte may be registered already. Later calls whose buffers lie in
   /// it, at the same offset on all ranks, use it in place.
   Status add(sys::DevicePtr memory, uint64_t bytes);
-  /// Collective. Waits until no work of this comm uses it.
+  /// Collective. Waits until no work of this comm uses it: where calls were captured since it was
+  /// registered, for all that is on the GPU, since nothing else tells when a replay ends.
+  /// invalid_argument, and nothing has changed, where that cannot be waited for: a stream is being
+  /// captured.
   Status remove(sys::DevicePtr memory);
   /// Of this rank alone, where all know that nobody calls with it any longer: it may be freed at
   /// once. Waits for nothing: the peers' mappings are kept for what is under way until memory is
-  /// registered or unregistered the next time.
+  /// registered or unregistered the next time; what graphs may use, until the latter waits for them.
   Status forget(sys::DevicePtr memory);
   /// The registration that holds the whole span, or none. invalid_argument when the memory was
   /// freed since, and its address given to somebody else. None, too, when memory of cuMemCreate is
@@ -50,11 +53,18 @@ class Registrations {
     uint64_t buffer_id = 0;
     nvlink::Window window;
     uint64_t number = 0;
+    uint64_t captured_before = 0;  // CallOrder::num_captured()
     bool was_remapped = false;
   };
   Status check_apart(sys::DevicePtr memory, uint64_t bytes) const;
   bool is_current(Entry& entry, sys::DevicePtr memory, uint64_t bytes);
-  Status close_forgotten();
+  /// Whether a captured call was after its registration.
+  bool may_be_in_graph(const Entry& entry) const {
+    return order_.has_captures() && order_.num_captured() > entry.captured_before;
+  }
+  Status finish_graphs();
+  /// But for what graphs may use, where `are_graphs_through` is not so.
+  Status close_forgotten(bool are_graphs_through);
   Deadline deadline() const { return Deadline::after_ns(timeout_ns_); }
 
   Comm::State& state_;

@@ -1,7 +1,5 @@
 #include "moe/gpu/memory.h"
 
-#include <sys/mman.h>
-
 #include <utility>
 
 namespace braid::moe::gpu {
@@ -21,16 +19,9 @@ Status Memory::allocate(comm::Device& device) {
   BRAID_ASSIGN_OR_RETURN(const sys::DeviceFacts facts, cuda_.device(ordinal_));
   num_sms_ = facts.num_sms;
   BRAID_ASSIGN_OR_RETURN(own_, sys::own<sys::DeviceMemory>(cuda_, cuda_.alloc(sizeof(State))));
-  void* const page =
-      mmap(nullptr, kPageBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (page == MAP_FAILED) return exhausted("moe buffer: {} bytes of host memory", kPageBytes);
-  const Result<sys::DevicePtr> registered = cuda_.register_host(page, kPageBytes);
-  if (!registered.ok()) {
-    munmap(page, kPageBytes);
-    return registered.status();
-  }
-  page_ = sys::RegisteredHost(cuda_, page);
-  page_on_device_ = registered.value();
+  BRAID_ASSIGN_OR_RETURN(page_, sys::Pages::map("moe buffer", kPageBytes));
+  BRAID_ASSIGN_OR_RETURN(page_on_device_, cuda_.register_host(page_.data(), kPageBytes));
+  pinned_ = sys::RegisteredHost(cuda_, page_.data());
   const uint64_t bytes = comm::whole_pages(window_bytes(team_.layout));
   BRAID_ASSIGN_OR_RETURN(window_, cuda_.alloc(bytes));
   window_hold_ = nvlink::lend(cuda_, ordinal_, window_);
@@ -60,9 +51,7 @@ void Memory::forget(comm::Device& device) { (void)device.registrations().forget(
 
 Memory::~Memory() {
   const auto scope = sys::CurrentDevice::use(cuda_, ordinal_);
-  void* const page = page_.get();
-  page_.reset();
-  if (page != nullptr) munmap(page, kPageBytes);
+  pinned_.reset();
   own_.reset();
   window_hold_.reset();
 }

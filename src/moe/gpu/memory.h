@@ -10,6 +10,7 @@
 #include "comm/device/device.h"
 #include "moe/gpu/args.h"
 #include "sys/cuda/owned.h"
+#include "sys/host/pages.h"
 
 namespace braid::moe::gpu {
 
@@ -27,7 +28,7 @@ class Memory {
   const Team& team() const { return team_; }
   int num_sms() const { return num_sms_; }
   /// incoming_words(), as the host and as the GPU address them.
-  int32_t* host_incoming() const { return static_cast<int32_t*>(page_.get()); }
+  int32_t* host_incoming() const { return reinterpret_cast<int32_t*>(page_.data()); }
   int32_t* device_incoming() const { return sys::pointer_to<int32_t>(page_on_device_); }
 
   /// Ends the registration on this rank, without waiting; no call may follow.
@@ -47,7 +48,8 @@ class Memory {
   nvlink::Hold window_hold_;
   sys::DevicePtr window_ = 0;
   sys::DeviceMemory own_;
-  sys::RegisteredHost page_;
+  sys::Pages page_;
+  sys::RegisteredHost pinned_;
   sys::DevicePtr page_on_device_ = 0;
   Team team_{};
 };

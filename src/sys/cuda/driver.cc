@@ -26,4 +26,13 @@ void* Library::find_newer(const char* name) const {
   return library_ == nullptr ? nullptr : ::dlsym(library_, name);
 }
 
+int capture_of(const Driver& driver, Driver::Handle stream, int* state, Driver::Flags64* id) {
+  constexpr int kNotFound = 500;  // CUDA_ERROR_NOT_FOUND
+  if (driver.stream_capture.function != nullptr)
+    return driver.stream_capture(stream, state, id, nullptr, nullptr, nullptr, nullptr);
+  if (driver.stream_capture_before.function != nullptr)
+    return driver.stream_capture_before(stream, state, id, nullptr, nullptr, nullptr);
+  return kNotFound;
+}
+
 }  // namespace braid::sys::cuda_driver

@@ -133,6 +133,9 @@ struct Driver {
   // CUDA 12.3. State, id, graph, dependencies, their edges' data and how many they are.
   Call<Handle, int*, Flags64*, Handle*, const Handle**, const void**, Bytes*> stream_capture{
       library, "cuStreamGetCaptureInfo_v3", decltype(stream_capture)::Since::kNewer};
+  // Since CUDA 11.3: without edges' data.
+  Call<Handle, int*, Flags64*, Handle*, const Handle**, Bytes*> stream_capture_before{
+      library, "cuStreamGetCaptureInfo_v2", decltype(stream_capture_before)::Since::kNewer};
   Call<int*> capture_mode{library, "cuThreadExchangeStreamCaptureMode"};
   Call<Handle, Handle, unsigned> stream_wait_event{library, "cuStreamWaitEvent"};
 
@@ -158,5 +161,8 @@ struct Driver {
        const unsigned*, int, int, int, int>
       tensor_map{library, "cuTensorMapEncodeTiled", decltype(tensor_map)::Since::kNewer};
 };
+
+/// State and id of the capture that a stream is in, by whichever call the driver has.
+int capture_of(const Driver& driver, Driver::Handle stream, int* state, Driver::Flags64* id);
 
 }  // namespace braid::sys::cuda_driver

@@ -56,11 +56,11 @@ Result<CaptureState> RealCuda::capture_state(Stream stream) {
 
 Result<uint64_t> RealCuda::capture_id(Stream stream) {
   BRAID_RETURN_IF_ERROR(status_);
-  if (driver_.stream_capture.function == nullptr) return uint64_t{0};
   int state = 0;
   cuda_driver::Driver::Flags64 id = 0;
-  BRAID_RETURN_IF_ERROR(call(driver_.stream_capture, about("stream {}", stream.handle),
-                             stream.handle, &state, &id, nullptr, nullptr, nullptr, nullptr));
+  const int rc = cuda_driver::capture_of(driver_, stream.handle, &state, &id);
+  if (rc != kSuccess)
+    return failed(driver_.stream_capture.name, fmt::format("stream {}", stream.handle), rc);
   return static_cast<CaptureState>(state) == CaptureState::kActive ? uint64_t{id} : 0;
 }
 

@@ -161,7 +161,6 @@ class Opening {
     if (offer.pid == getpid()) {  // ranks that are threads of one process
       if (offer.device != request_.device)
         BRAID_RETURN_IF_ERROR(cuda_.enable_peer_access(offer.device));
-      ++parts_.num_in_process;
       if (Hold held = borrow(offer.address)) parts_.borrowed.push_back(std::move(held));
       return offer.address;
     }

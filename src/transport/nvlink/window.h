@@ -33,7 +33,6 @@ class Window {
     std::vector<sys::DevicePtr> opened;  // bases to close
     std::vector<MappedParts> mapped;     // of peers' memory of cuMemCreate
     Backing own;                         // of ours
-    int num_in_process = 0;              // peers that are threads of this process
     std::vector<Hold> borrowed;          // their memory, where they lend it
   };
   Window(sys::Cuda& cuda, uint64_t bytes, Parts parts)
@@ -47,8 +46,6 @@ class Window {
   bool is_open() const { return !parts_.by_rank.empty(); }
   /// Where `rank`'s span begins, as this device addresses it.
   sys::DevicePtr at(int rank) const { return parts_.by_rank[static_cast<size_t>(rank)]; }
-  /// Whether another rank is a thread of this process: its span is not a mapping of ours.
-  bool has_peer_in_process() const { return parts_.num_in_process > 0; }
   /// Whether our span is memory of cuMemCreate.
   bool is_mapped_memory() const { return !parts_.own.empty(); }
   /// Then: whether these `bytes` of our span are still the memory that the peers' windows lead to.

@@ -7,7 +7,7 @@
 namespace braid::transport::rdma {
 
 Status Inbox::lay(sys::FabricDomain& domain) {
-  BRAID_ASSIGN_OR_RETURN(Pages ring, Pages::map(shape_.bytes()));
+  BRAID_ASSIGN_OR_RETURN(sys::Pages ring, sys::Pages::map("pages for a ring", shape_.bytes()));
   const sys::FabricMemory memory{ring.data(), ring.bytes(), sys::Access::kRemoteTarget};
   BRAID_ASSIGN_OR_RETURN(region_, domain.register_memory(memory, sys::random_key()));
   rings_.push_back(std::move(ring));

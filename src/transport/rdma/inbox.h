@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "sys/fabric/api.h"
-#include "transport/rdma/pages.h"
+#include "sys/host/pages.h"
 #include "transport/rdma/wire.h"
 
 namespace braid::transport::rdma {
@@ -76,7 +76,7 @@ class Inbox {
   uint64_t arrived_ = 0;
   uint64_t released_ = 0;
   std::vector<Seen> here_;
-  std::vector<Pages> rings_;  // newest last
+  std::vector<sys::Pages> rings_;  // newest last
   const sys::FabricRegion* region_ = nullptr;
 };
 

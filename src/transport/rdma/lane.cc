@@ -61,8 +61,8 @@ Result<std::unique_ptr<RdmaLane>> RdmaLane::open(sys::FabricLibrary& library,
 
 Status RdmaLane::allocate() {
   const size_t slots_bytes = shape_.bytes() * size_, blocks_bytes = sizeof(ControlBlock) * size_;
-  BRAID_ASSIGN_OR_RETURN(source_, Pages::map(slots_bytes + blocks_bytes));
-  BRAID_ASSIGN_OR_RETURN(control_, Pages::map(blocks_bytes));
+  BRAID_ASSIGN_OR_RETURN(source_, sys::Pages::map("pages for slots", slots_bytes + blocks_bytes));
+  BRAID_ASSIGN_OR_RETURN(control_, sys::Pages::map("pages for control blocks", blocks_bytes));
   const sys::FabricMemory source{source_.data(), source_.bytes(), sys::Access::kLocalSource};
   BRAID_ASSIGN_OR_RETURN(source_region_, domain_->register_memory(source, sys::random_key()));
   for (int r = 0; r < size_; ++r) {

@@ -197,8 +197,8 @@ class RdmaLane final : public Lane {
   RingShape shape_;
   // Memory outlives the endpoint, which may write until it is closed; the destructor closes it
   // first.
-  Pages source_;   // transmit slots of all peers, then one ControlBlock per peer
-  Pages control_;  // one ControlBlock per peer, a region each
+  sys::Pages source_;   // transmit slots of all peers, then one ControlBlock per peer
+  sys::Pages control_;  // one ControlBlock per peer, a region each
   std::deque<Op> ops_;
   std::vector<Op*> free_ops_;
   std::vector<std::unique_ptr<Peer>> peers_;  // null at self_

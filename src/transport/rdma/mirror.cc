@@ -70,8 +70,9 @@ Result<std::unique_ptr<Mirrors>> Mirrors::open(sys::FabricLibrary& library,
 Status Mirrors::allocate() {
   for (int r = 0; r < size_; ++r) {
     const uint64_t boards = r == self_ ? static_cast<uint64_t>(size_) : 1;
-    BRAID_ASSIGN_OR_RETURN(pages_[static_cast<size_t>(r)],
-                           Pages::map(segment_bytes_ + boards * board_.bytes()));
+    BRAID_ASSIGN_OR_RETURN(
+        pages_[static_cast<size_t>(r)],
+        sys::Pages::map("pages for a mirror", segment_bytes_ + boards * board_.bytes()));
     const sys::Access access = r == self_ ? sys::Access::kLocalSource : sys::Access::kRemoteTarget;
     const sys::FabricMemory memory{segment(r) + slots_at(), slots_bytes() + boards * board_.bytes(),
                                    access};

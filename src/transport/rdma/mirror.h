@@ -53,10 +53,10 @@
 #include "base/clock.h"
 #include "group/group.h"
 #include "sys/fabric/api.h"
+#include "sys/host/pages.h"
 #include "transport/pcie/host_ring.h"
 #include "transport/rdma/mirror_wire.h"
 #include "transport/rdma/outbox.h"
-#include "transport/rdma/pages.h"
 
 namespace braid::transport::rdma {
 
@@ -181,7 +181,7 @@ class Mirrors {
   const BoardShape board_;
   // Memory outlives the endpoint, which may write until it is closed. Behind our segment lie the
   // sources of our boards, one for each peer; behind a mirror the board that its peer writes.
-  std::vector<Pages> pages_;  // [rank]
+  std::vector<sys::Pages> pages_;  // [rank]
   std::vector<Peer> peers_;
   std::deque<Op> ops_;
   std::vector<Op*> free_ops_;

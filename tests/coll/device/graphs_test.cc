@@ -1,9 +1,13 @@
 // Graphs of captured calls among eager ones, on fake GPUs. The user puts them in one order on all
 // ranks, as NCCL wants it; what a call counts must then follow that order, however often a graph is
 // replayed. So nothing that changes from call to call may be in what a call enqueues.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
 #include <cstring>
+#include <thread>
 #include <vector>
 
 #include "base/units.h"
@@ -297,6 +301,166 @@ TEST(DeviceGraphs, ACaptureThatBecameInvalidIsTheProgramsErrorAlone) {
       rank.all.arrive_and_wait();
     }
     EXPECT_FALSE(rank.comm.state().group->broken());
+  });
+  EXPECT_EQ(cuda.alive(), sys::FakeCudaCounts{});
+}
+
+constexpr const char* kOpenCapture = "calls of this comm are being captured";
+
+Status in_registrations(test::GpuRank& rank,
+                        const std::function<Status(comm::Registrations&)>& what) {
+  return on_device(rank.comm, rank.rank(),
+                   [&](comm::Device& device) { return what(device.registrations()); });
+}
+
+/// Sums of 1, 2 and 3 in the first word.
+void expect_sums(test::GpuRank& rank, const GuardedMemory& memory,
+                 const std::function<Status()>& sum, const char* what) {
+  rank.all.arrive_and_wait();
+  std::memset(memory.data(), 0, memory.bytes());
+  *reinterpret_cast<int32_t*>(memory.data()) = 1 + rank.rank();
+  rank.all.arrive_and_wait();
+  const Status summed = sum();
+  EXPECT_TRUE(summed.ok()) << what << ": " << summed.to_string();
+  rank.all.arrive_and_wait();
+  EXPECT_EQ(*reinterpret_cast<int32_t*>(memory.data()), 6) << what;
+}
+
+// It waited on a stream that the capture had: both were lost, and the comm on all ranks.
+TEST(DeviceGraphs, ACallBesideAnOpenCaptureIsRefusedAndNothingElse) {
+  GraphCuda cuda(kRanks);
+  test::define_team_kernels(cuda);
+  test::define_sums(cuda);
+  test::run_gpus(kRanks, cuda, {}, [&](test::GpuRank& rank) {
+    const sys::OwnedStream one = stream_of(cuda), two = stream_of(cuda);
+    const GuardedMemory memory(cuda, kRanks * 3_KiB), other(cuda, kRanks * 3_KiB);
+    for (const bool is_captured_too : {false, true}) {
+      cuda.begin_capture(one.get());
+      EXPECT_TRUE(sum_on_device(rank, memory, one.get()).ok());
+      if (is_captured_too) cuda.begin_capture(two.get());
+      const Status beside = sum_on_device(rank, other, two.get());
+      EXPECT_EQ(beside.code(), Code::kInvalidArgument) << beside.to_string();
+      EXPECT_THAT(beside.message(), testing::HasSubstr(kOpenCapture));
+      EXPECT_TRUE(sum_on_device(rank, memory, one.get()).ok()) << "the capture goes on";
+      if (is_captured_too) {
+        EXPECT_TRUE(cuda.end_capture(two.get()).work.empty());
+      }
+      const Graph graph = cuda.end_capture(one.get());
+      expect_sums(rank, other, [&] { return sum_on_device(rank, other, two.get()); }, "eager");
+      rank.all.arrive_and_wait();
+      EXPECT_TRUE(GraphCuda::replay(graph).ok());
+      rank.all.arrive_and_wait();
+    }
+    EXPECT_FALSE(rank.comm.state().group->broken());
+  });
+  EXPECT_EQ(cuda.alive(), sys::FakeCudaCounts{});
+}
+
+// A call of two ranks by the host's link has that link's stream in its capture, and no other of ours.
+TEST(DeviceGraphs, ALinksStreamIsInACaptureToo) {
+  GraphCuda cuda(2);
+  test::define_team_kernels(cuda);
+  test::run_gpus(2, cuda, {}, [&](test::GpuRank& rank) {
+    for (const plan::Op op : plan::kAllOps) rank.device.links().main().shares().set_tuned(op, 0.2);
+    const sys::OwnedStream one = stream_of(cuda), two = stream_of(cuda);
+    const GuardedMemory recv(cuda, 2 * 15_MiB), send(cuda, 15_MiB);
+    EXPECT_TRUE(
+        in_registrations(rank, [&](auto& all) { return all.add(recv.get(), recv.bytes()); }).ok());
+    const auto gather = [&](sys::Stream stream) {
+      return on_device(rank.comm, rank.rank(), [&](comm::Device& device) {
+        return all_gather(device, send.get(), recv.get(), send.bytes(), Dtype::kUint8, stream);
+      });
+    };
+    cuda.begin_capture(one.get());
+    EXPECT_TRUE(gather(one.get()).ok());
+    const Status beside = gather(two.get());
+    EXPECT_EQ(beside.code(), Code::kInvalidArgument) << beside.to_string();
+    (void)cuda.end_capture(one.get());
+    const Status later = gather(two.get());
+    EXPECT_TRUE(later.ok()) << later.to_string();
+    rank.all.arrive_and_wait();
+  });
+}
+
+// Neither needs a stream of the comm's that a capture may have.
+TEST(DeviceGraphs, MemoryIsRegisteredAndUnregisteredBesideAnOpenCapture) {
+  GraphCuda cuda(kRanks);
+  test::define_team_kernels(cuda);
+  test::define_sums(cuda);
+  test::run_gpus(kRanks, cuda, {}, [&](test::GpuRank& rank) {
+    const sys::OwnedStream one = stream_of(cuda), two = stream_of(cuda);
+    const GuardedMemory memory(cuda, kRanks * 3_KiB), other(cuda, kRanks * 3_KiB);
+    const auto add = [&](const GuardedMemory& which) {
+      return in_registrations(rank, [&](auto& all) { return all.add(which.get(), which.bytes()); });
+    };
+    const auto remove = [&](const GuardedMemory& which) {
+      return in_registrations(rank, [&](auto& all) { return all.remove(which.get()); });
+    };
+    EXPECT_TRUE(sum_on_device(rank, other, two.get()).ok());
+    cuda.begin_capture(one.get());
+    EXPECT_TRUE(sum_on_device(rank, memory, one.get()).ok());
+    const Status added = add(other), forgotten = in_registrations(
+                                         rank, [&](auto& all) { return all.forget(other.get()); });
+    EXPECT_TRUE(added.ok()) << added.to_string();
+    EXPECT_TRUE(forgotten.ok());
+    const Status again = add(other), removed = remove(other);
+    EXPECT_TRUE(again.ok()) << again.to_string();
+    EXPECT_TRUE(removed.ok()) << removed.to_string();
+    // What a captured call may use cannot be waited for here.
+    EXPECT_TRUE(add(other).ok());
+    EXPECT_TRUE(sum_on_device(rank, other, one.get()).ok());
+    const Status used = remove(other);
+    EXPECT_EQ(used.code(), Code::kInvalidArgument) << used.to_string();
+    EXPECT_THAT(used.message(), testing::HasSubstr(kOpenCapture));
+    (void)cuda.end_capture(one.get());
+    EXPECT_TRUE(remove(other).ok());
+    expect_sums(rank, other, [&] { return sum_on_device(rank, other, two.get()); }, "eager");
+  });
+  EXPECT_EQ(cuda.alive(), sys::FakeCudaCounts{});
+}
+
+// The peers' memory was unmapped while the graph's copies were still to write into it.
+TEST(DeviceGraphs, UnregisteringWaitsForAReplay) {
+  GraphCuda cuda(kRanks);
+  test::define_team_kernels(cuda);
+  test::define_sums(cuda);
+  test::run_gpus(kRanks, cuda, {}, [&](test::GpuRank& rank) {
+    const sys::OwnedStream stream = stream_of(cuda);
+    const GuardedMemory memory(cuda, kRanks * 3_KiB);
+    std::atomic<bool> is_running{false}, may_go_on{false}, is_over{false};
+    EXPECT_TRUE(in_registrations(rank, [&](auto& all) {
+                  return all.add(memory.get(), memory.bytes());
+                }).ok());
+    cuda.begin_capture(stream.get());
+    (void)cuda.library_work(stream.get(), "a kernel of the program", [&] {
+      is_running = true;
+      while (!may_go_on) std::this_thread::yield();
+      return Status();
+    });
+    EXPECT_TRUE(sum_on_device(rank, memory, stream.get()).ok());
+    (void)cuda.library_work(stream.get(), "the last of it", [&] {
+      is_over = true;
+      return Status();
+    });
+    const Graph graph = cuda.end_capture(stream.get());
+    rank.all.arrive_and_wait();
+    std::thread gpu([&] {
+      (void)cuda.use_device(rank.rank());
+      const Status done = cuda.run(graph);
+      EXPECT_TRUE(done.ok()) << done.to_string();
+    });
+    while (!is_running) std::this_thread::yield();
+    std::thread later([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      may_go_on = true;
+    });
+    const Status removed =
+        in_registrations(rank, [&](auto& all) { return all.remove(memory.get()); });
+    EXPECT_TRUE(removed.ok()) << removed.to_string();
+    EXPECT_TRUE(is_over);
+    later.join();
+    gpu.join();
+    rank.all.arrive_and_wait();
   });
   EXPECT_EQ(cuda.alive(), sys::FakeCudaCounts{});
 }

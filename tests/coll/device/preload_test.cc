@@ -43,7 +43,6 @@ TEST(Preload, NothingIsLoadedAfterwards) {
   test::define_team_kernels(cuda);
   test::define_all_kernels(cuda);
   test::run_gpus(kSize, cuda, {}, [&](GpuRank& rank) {
-    EXPECT_TRUE(rank.device.gpus().has_peer_in_process);
     const Status loaded = preload_kernels(rank.device);
     EXPECT_TRUE(loaded.ok()) << loaded.to_string();
     rank.all.arrive_and_wait();
@@ -71,13 +70,6 @@ TEST(Preload, AKernelThatIsMissingIsTold) {
     if (rank.rank() != 0) return;
     EXPECT_EQ(preload_kernels(rank.device).code(), Code::kDriver);
   });
-}
-
-TEST(Preload, OneRankHasNoPeerInItsProcess) {
-  sys::FakeCuda cuda(1);
-  test::define_team_kernels(cuda);
-  test::run_gpus(1, cuda, {},
-                 [](GpuRank& rank) { EXPECT_FALSE(rank.device.gpus().has_peer_in_process); });
 }
 
 }  // namespace

@@ -126,9 +126,7 @@ void name_memory(RecordingCuda& cuda, comm::Device& device) {
       cuda.name(area.at(r), area.bytes, fmt::format("{}[{}]", name, r));
     }
   }
-  const Result<sys::DevicePtr> spare = device.arena().spare();
-  ASSERT_TRUE(spare.ok());
-  cuda.name(spare.value(), comm::SymmetricArena::kSpareBytes, "spare");
+  cuda.name(device.arena().spare(), device.arena().spare_bytes(), "spare");
 }
 
 void name_registered(RecordingCuda& cuda, comm::Device& device, sys::DevicePtr memory,
@@ -179,6 +177,7 @@ std::vector<std::map<std::string, std::string>> calls_among(int size) {
               caller.run(each, v, calls[static_cast<size_t>(comm.rank())]);
     }
     all.arrive_and_wait();
+    cuda.begin_call(stream.get(), false);  // the captures have ended
     EXPECT_TRUE(device.registrations().remove(recv.get()).ok());
   });
   return calls;

@@ -4,8 +4,11 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <functional>
+#include <mutex>
+#include <thread>
 
 #include "base/sanitizer.h"
 #include "base/units.h"
@@ -128,6 +131,32 @@ TEST(Room, WhereOneRankHasNoMemoryAllGoOnWithoutIt) {
     EXPECT_TRUE(make_room(comm.state()).ok()) << "another time";
     all.arrive_and_wait();
     check_all_gather(ranks, comm, 1 << 16);
+  });
+}
+
+// health_json() and what else looks meanwhile does so under health_mutex.
+TEST(Room, LinksStartBesideWhoLooksAtThem) {
+  RoomRanks ranks(2);
+  ranks.run({}, [&](comm::Comm& comm, std::barrier<>& all) {
+    ASSERT_TRUE(attach(comm.state(), ranks.cuda(), comm.rank(), Memory::kSmall).ok());
+    const comm::Device& device = *comm.state().device;
+    std::unique_lock looking(comm.state().health_mutex);
+    std::thread call([&] {
+      const auto scope = sys::CurrentDevice::use(ranks.cuda(), comm.rank());
+      const Status made = make_room(comm.state());
+      EXPECT_TRUE(made.ok()) << made.to_string();
+    });
+    bool has_changed = false;
+    for (int i = 0; i < 200 && !has_changed; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      has_changed = device.links().main().balance() != nullptr;
+    }
+    EXPECT_FALSE(has_changed);
+    looking.unlock();
+    call.join();
+    EXPECT_NE(device.links().main().balance(), nullptr);
+    EXPECT_FALSE(comm.health_json().empty());
+    all.arrive_and_wait();
   });
 }
 

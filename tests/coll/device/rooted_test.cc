@@ -2,8 +2,11 @@
 // every result, the guards around it, and that what a call leaves on the stream is joined to it.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstring>
+#include <functional>
 #include <numeric>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -14,6 +17,7 @@
 #include "coll/device/entry.h"
 #include "coll/device/fake_sums.h"
 #include "coll/messages/on_gpu.h"
+#include "support/forked.h"
 #include "support/gpu_ranks.h"
 #include "support/ordered_cuda.h"
 
@@ -240,6 +244,28 @@ TEST(DeviceRootedErrors, CountsThatDifferAreTroubleForAll) {
   });
 }
 
+// It took 16 MiB then, and ended the comm where another library had taken the rest of a GPU.
+TEST(DeviceRootedErrors, AReduceTakesNoMemory) {
+  test::OrderedCuda cuda(3);
+  test::define_team_kernels(cuda);
+  test::define_sums(cuda);
+  test::run_gpus(3, cuda, {}, [&](GpuRank& rank) {
+    Words send(rank, 100), recv(rank, 100);
+    rank.all.arrive_and_wait();
+    if (rank.rank() == 1) cuda.fail("alloc", 0, exhausted("another library has it all"));
+    rank.all.arrive_and_wait();
+    const Status status = on_device(rank.comm, rank.rank(), [&](comm::Device& d) {
+      return device::rooted_reduce(d, send.get(), recv.get(), 100, Dtype::kInt32, RedOp::kSum, 0,
+                                   {});
+    });
+    EXPECT_TRUE(status.ok()) << status.to_string();
+    rank.all.arrive_and_wait();
+    if (rank.rank() == 1) {
+      EXPECT_FALSE(cuda.alloc(1).ok());  // what was to fail, and no call needed
+    }
+  });
+}
+
 // Ranks with a GPU each, and none that has made a Device: a message needs none.
 TEST(DeviceMessages, GpuToGpuAndGpuToHost) {
   test::OrderedCuda cuda(2);
@@ -271,6 +297,59 @@ TEST(DeviceMessages, GpuToGpuAndGpuToHost) {
     all.arrive_and_wait();
   });
   EXPECT_EQ(cuda.alive(), sys::FakeCudaCounts{});
+}
+
+/// Notes of memory that is pinned whether a child that is forked then has it, too.
+class ForkingCuda : public test::OrderedCuda {
+ public:
+  using OrderedCuda::OrderedCuda;
+  Result<sys::DevicePtr> register_host(void* memory, uint64_t bytes) override {
+    ++num_pinned;
+    num_with_a_child += test::child_has(memory) ? 1 : 0;
+    return OrderedCuda::register_host(memory, bytes);
+  }
+  std::atomic<int> num_pinned = 0, num_with_a_child = 0;
+};
+
+// Else the GPU would write what came into a page that had become the child's.
+TEST(DeviceMessages, StagingIsNotAForkedChilds) {
+  ForkingCuda cuda(2);
+  test::run_gpu_comms(2, {}, [&](comm::Comm& comm, std::barrier<>& all) {
+    const auto scope = sys::CurrentDevice::use(cuda, comm.rank());
+    const GuardedMemory memory(cuda, 100 * kWord);
+    const Message message{comm.rank() == 0 ? Message::Way::kSend : Message::Way::kRecv,
+                          1 - comm.rank(), sys::pointer_to<void>(memory.get()), 100, Dtype::kInt32};
+    const Status status = exchange_one(comm, cuda, comm.rank(), message, {});
+    EXPECT_TRUE(status.ok()) << status.to_string();
+    all.arrive_and_wait();
+  });
+  EXPECT_EQ(cuda.num_pinned, 2);
+  EXPECT_EQ(cuda.num_with_a_child, 0);
+}
+
+// As the thread that makes asynchronous calls: the staging's owner needs a context to unpin it.
+TEST(DeviceMessages, AThreadWithoutAContextLeavesNothingPinned) {
+  test::OrderedCuda cuda(2);
+  test::run_gpu_comms(2, {}, [&](comm::Comm& comm, std::barrier<>& all) {
+    std::optional<GuardedMemory> memory;
+    const auto on_gpu = [&](const std::function<void()>& what) {
+      const auto scope = sys::CurrentDevice::use(cuda, comm.rank());
+      what();
+    };
+    on_gpu([&] { memory.emplace(cuda, 100 * kWord); });
+    const Message message{comm.rank() == 0 ? Message::Way::kSend : Message::Way::kRecv,
+                          1 - comm.rank(), sys::pointer_to<void>(memory->get()), 100,
+                          Dtype::kInt32};
+    for (int i = 0; i < 3; ++i) {
+      const Status status = exchange_one(comm, cuda, comm.rank(), message, {});
+      EXPECT_TRUE(status.ok()) << i << ": " << status.to_string();
+      all.arrive_and_wait();
+      EXPECT_EQ(cuda.alive().hosts, 0U) << i;
+      all.arrive_and_wait();
+    }
+    on_gpu([&] { memory.reset(); });
+    all.arrive_and_wait();
+  });
 }
 
 TEST(DeviceMessages, WhatOneRankCanSeeIsRefusedThere) {

@@ -14,6 +14,7 @@
 
 #include "base/units.h"
 #include "moe/call_shape.h"
+#include "support/forked.h"
 #include "support/gpu_ranks.h"
 
 namespace braid::moe::gpu {
@@ -106,6 +107,18 @@ std::byte* some(uint64_t number) { return sys::pointer_to<std::byte>(0x10000 * (
 template <typename T>
 T* some(uint64_t number) {
   return sys::pointer_to<T>(0x10000 * (number + 1));
+}
+
+// Else the host would look for the GPU's word in a copy of the page, after a fork.
+TEST(MoeGpuMemory, ThePageOfWhatComesIsNotAForkedChilds) {
+  sys::FakeCuda cuda(1);
+  braid::test::define_team_kernels(cuda);
+  braid::test::run_gpus(1, cuda, {}, [](GpuRank& rank) {
+    const auto memory = Memory::create(rank.device, kHalfBytes);
+    ASSERT_TRUE(memory.ok()) << memory.status().to_string();
+    EXPECT_FALSE(braid::test::child_has(memory.value()->host_incoming()));
+    memory.value()->forget(rank.device);
+  });
 }
 
 LowLatencyDispatch dispatch_of(int tokens) {

@@ -3,6 +3,32 @@
 
 #include <gtest/gtest.h>
 
+namespace braid::sys::cuda_driver {
+namespace {
+
+// Else nothing told two captures apart there, and calls of one graph on two streams were not ordered.
+TEST(CudaDriver, CapturesAreToldApartByOlderDriversToo) {
+  Driver driver;
+  EXPECT_STREQ(driver.stream_capture_before.name, "cuStreamGetCaptureInfo_v2");
+  driver.stream_capture.function = nullptr;  // CUDA 12.2
+  driver.stream_capture_before.function = [](auto, int* state, Driver::Flags64* id, auto, auto,
+                                             auto) {
+    *state = 1;
+    *id = 42;
+    return 0;
+  };
+  int state = 0;
+  Driver::Flags64 id = 0;
+  EXPECT_EQ(capture_of(driver, nullptr, &state, &id), 0);
+  EXPECT_EQ(state, 1);
+  EXPECT_EQ(id, 42u);
+  driver.stream_capture_before.function = nullptr;
+  EXPECT_NE(capture_of(driver, nullptr, &state, &id), 0) << "rather than no answer that is one";
+}
+
+}  // namespace
+}  // namespace braid::sys::cuda_driver
+
 #if __has_include(<cuda.h>)
 #include <cuda.h>
 
@@ -104,6 +130,8 @@ TEST(CudaDriver, StreamsAreDeclaredAsInTheHeader) {
   EXPECT_DECLARED(stream_capturing, cuStreamIsCapturing);
 #if CUDA_VERSION >= 13000  // the plain name is an older one's before
   EXPECT_DECLARED(stream_capture, cuStreamGetCaptureInfo);
+#else
+  EXPECT_DECLARED(stream_capture_before, cuStreamGetCaptureInfo_v2);
 #endif
   EXPECT_DECLARED(capture_mode, cuThreadExchangeStreamCaptureMode);
   EXPECT_DECLARED(stream_wait_event, cuStreamWaitEvent);

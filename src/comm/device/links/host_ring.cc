@@ -66,8 +66,10 @@ Status HostRingLink::pin(uint64_t bytes) {
 Status HostRingLink::start(const DeviceLink& base, Deadline deadline) {
   if (ground_.state.size() == 1) return {};
   BRAID_ASSIGN_OR_RETURN(
-      balance_, ShareBalance::create(*ground_.state.group, ground_.state.config, ground_.cuda,
-                                     {shares(), base.facts().name, facts().name}, deadline));
+      auto balance, ShareBalance::create(*ground_.state.group, ground_.state.config, ground_.cuda,
+                                         {shares(), base.facts().name, facts().name}, deadline));
+  const std::lock_guard lock(ground_.state.health_mutex);  // health_json() may be looking
+  balance_ = std::move(balance);
   return {};
 }
 

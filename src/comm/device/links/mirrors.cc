@@ -143,6 +143,7 @@ Status MirrorLink::start(const DeviceLink& /*base*/, Deadline /*deadline*/) {
                                    [this](plan::Op op) { return shares().parts(op, 0) > 0; });
   if (!is_on() || carries) return {};
   close();
+  const std::lock_guard lock(proxy_mutex_);  // state() may be asked
   how_ = "off: neither tuning nor BRAID_GPU_RDMA_SHARE gave it a share";
   return {};
 }

@@ -31,8 +31,7 @@ class MirrorLink : public DeviceLink {
   /// What cannot be had leaves it off when BRAID_GPU_RDMA is auto, and is an error when it is on:
   /// the same on all ranks.
   Status connect(const std::string& shape, Deadline deadline) override;
-  /// A NIC that is to carry nothing is closed, with its thread and memory. Before other threads ask
-  /// for state(); status() may be asked for.
+  /// A NIC that is to carry nothing is closed, with its thread and memory.
   Status start(const DeviceLink& base, Deadline deadline) override;
   void stop() override;
 

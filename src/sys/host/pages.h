@@ -1,17 +1,22 @@
-// Pages: anonymous zeroed memory for registration. Page aligned, never shared with the heap, so
-// that a stray write of a peer can hit nothing else.
+// Pages: anonymous zeroed memory that a NIC or a GPU is to read or write by itself. Page aligned,
+// never shared with the heap, so that a stray write of a peer can hit nothing else.
+//
+// No forked child has them. With what it has, parent and child share pages until one of them writes,
+// and on some kernels it is the parent that goes on in a copy, which the device does not know of.
 #pragma once
 
 #include <cstddef>
+#include <string_view>
 #include <utility>
 
 #include "base/status.h"
 
-namespace braid::transport::rdma {
+namespace braid::sys {
 
 class Pages {
  public:
-  static Result<Pages> map(size_t bytes);
+  /// exhausted, with `what` in its words.
+  static Result<Pages> map(std::string_view what, size_t bytes);
   Pages() = default;
   Pages(Pages&& other) noexcept
       : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
@@ -31,4 +36,4 @@ class Pages {
   size_t bytes_ = 0;
 };
 
-}  // namespace braid::transport::rdma
+}  // namespace braid::sys

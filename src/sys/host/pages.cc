@@ -1,4 +1,4 @@
-#include "transport/rdma/pages.h"
+#include "sys/host/pages.h"
 
 #include <sys/mman.h>
 
@@ -7,17 +7,16 @@
 
 #include "sys/host/memory.h"
 
-namespace braid::transport::rdma {
+namespace braid::sys {
 
-Result<Pages> Pages::map(size_t bytes) {
+Result<Pages> Pages::map(std::string_view what, size_t bytes) {
   // Registration touches them all.
-  BRAID_RETURN_IF_ERROR(sys::expect_memory("pages for a ring", bytes));
+  BRAID_RETURN_IF_ERROR(expect_memory(what, bytes));
   void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (data == MAP_FAILED)
     // NOLINTNEXTLINE(concurrency-mt-unsafe): glibc keeps the text per thread
-    return exhausted("mmap of {} bytes for a ring: {}", bytes, std::strerror(errno));
-  madvise(data, bytes,
-          MADV_DONTFORK);  // a forked child must not take copies of pages that a NIC writes
+    return exhausted("{}: mmap of {} bytes: {}", what, bytes, std::strerror(errno));
+  (void)madvise(data, bytes, MADV_DONTFORK);
   return Pages(static_cast<std::byte*>(data), bytes);
 }
 
@@ -25,4 +24,4 @@ Pages::~Pages() {
   if (data_ != nullptr) munmap(data_, bytes_);
 }
 
-}  // namespace braid::transport::rdma
+}  // namespace braid::sys
