@@ -10,7 +10,7 @@ namespace braid::engine {
 namespace {
 constexpr size_t kBoardStretches = 64;        // from so many on, lists of pages have a board
 constexpr uint64_t kLeastStaged = 256 << 10;  // less is through the target's slot sooner
-constexpr size_t kMostGathered = 4096;  // stretches of a slot
+constexpr size_t kMostGathered = 4096;        // stretches of a slot
 
 /// As it lies, not staged.
 Plane plane_of(const TransferPlane& plane) {

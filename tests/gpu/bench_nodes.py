@@ -1,4 +1,4 @@
-"""`braid bench nodes` on one machine, its ranks in turn on two nodes or more: braid run -n 4 FILE ARGS.
+"""`braid bench nodes` on one machine, ranks in turn on two nodes or more: braid run -n 4 FILE ARGS.
 
 BENCH_NODE_RANKS (2) ranks are a node. Where ranks share a GPU each is a host of its own to NCCL;
 else NCCL's hosts are the nodes, so that it has NVLink inside them as braid has.

@@ -63,8 +63,11 @@ def test_what_is_left_to_nccl_is_what_the_drop_in_says():
         assert line in text, "is_left_to_nccl of scripts/make_nccl_docs.py says otherwise"
 
 
-def test_a_record_whose_commit_is_in_doubt_says_so(script):
-    words = script.commit_words("nccl_tests_windows_4.json")
+def test_a_record_whose_commit_is_in_doubt_says_so(script, tmp_path, monkeypatch):
+    (tmp_path / "doubt.json").write_text('{"commit": "2ce4cc4", "command": "x --commit c510ce7"}')
+    with monkeypatch.context() as patched:
+        patched.setattr(sys.modules["record_notes"], "RECORDS", tmp_path)
+        words = script.commit_words("doubt.json")
     assert words.startswith("commit 2ce4cc4 by the record, c510ce7 by its command line")
     assert script.commit_words("nccl_tests_check_2.json").endswith("changes that no commit holds")
     assert script.commit_words("flexlink_2.json") == "commit 4f3e82a"
