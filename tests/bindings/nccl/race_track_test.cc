@@ -39,7 +39,7 @@ class SmallCuda : public test::TimedCuda {
  public:
   using TimedCuda::TimedCuda;
   Result<sys::DevicePtr> alloc(uint64_t bytes) override {
-    // The arena is larger: nothing else is of these sizes.
+    // Nothing else is of these sizes.
     if (bytes == 8_MiB || bytes == 32_MiB || bytes == 128_MiB || bytes == 512_MiB)
       return exhausted("{} bytes of a fake GPU", bytes);
     return TimedCuda::alloc(bytes);
@@ -571,14 +571,15 @@ TEST(SeatInWindows, AnOperationIsRacedThereAndElsewhere) {
   }
   const fs::path folder =
       fs::temp_directory_path() / ("braid_seat_race_" + std::to_string(sys::process_id()));
-  Options options = {{"BRAID_NCCL_SHARED", "on"},
-                     {"BRAID_GPU_PACKETS", "0"},
-                     {"BRAID_GPU_LINES", "0"},
-                     {"BRAID_GPU_SCRATCH", "16MiB"},
-                     {"BRAID_GPU_RDMA", "off"},
-                     {"BRAID_GPU_DIRECT", "0"},
-                     {"BRAID_CACHE_DIR", folder.string()},
-                     {"BRAID_TUNE_TIME", kIsSanitized ? "60s" : "20s"}};
+  Options options = {
+      {"BRAID_NCCL_SHARED", "on"},
+      {"BRAID_GPU_PACKETS", "512KiB"},  // with few the arena is 8 MiB, which SmallCuda has not
+      {"BRAID_GPU_LINES", "0"},
+      {"BRAID_GPU_SCRATCH", "16MiB"},
+      {"BRAID_GPU_RDMA", "off"},
+      {"BRAID_GPU_DIRECT", "0"},
+      {"BRAID_CACHE_DIR", folder.string()},
+      {"BRAID_TUNE_TIME", kIsSanitized ? "60s" : "20s"}};
   const std::string key = "seat in windows " + std::to_string(sys::process_id());
   std::vector<std::unique_ptr<Seat>> seats;
   for (int rank = 0; rank < kRanks; ++rank) {
