@@ -166,9 +166,9 @@ class Backend {
   Settings settings_;
   std::vector<std::byte> telemetry_;  // of another type there; always empty
   std::mutex telemetry_mutex_;
-  bool is_broken_ = false;
+  [[maybe_unused]] bool is_broken_ = false;
   const std::string agent_;
-  const bool wants_telemetry_ = false;
+  [[maybe_unused]] const bool wants_telemetry_ = false;
 };
 
 /// What nixl_plugin_init() returns.

@@ -297,8 +297,9 @@ void run(PyGpuMoe& self, uint64_t x, uint64_t side, uint64_t is_in_rank, uint64_
   auto* const own = at<moe::gpu::Ticket>(ticket);
   self.enqueue([&](moe::gpu::Buffer& buffer, comm::Device& device) {
     const moe::gpu::Launch launch = launch_on(stream, num_sms);
+    const bool is_anothers = buffer.is_begun();
     const Status done = buffer.run(device, call, rows, first, own, words, launch);
-    if (!done.ok()) (void)buffer.abandon(device, call, first, own, words, launch);
+    if (!done.ok() && !is_anothers) (void)buffer.abandon(device, call, first, own, words, launch);
     return done;
   });
 }

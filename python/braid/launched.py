@@ -21,10 +21,11 @@ class _Launcher:
 
 
 _RANK = "RANK"
+_SLURM_RANK, _SLURM_STEP_SIZE = "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"
 _LAUNCHERS = (
     _Launcher(_RANK, "WORLD_SIZE", "LOCAL_RANK"),
     _Launcher("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
-    _Launcher("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
+    _Launcher(_SLURM_RANK, "SLURM_NTASKS", "SLURM_LOCALID"),
     _Launcher("PMIX_RANK", "WORLD_SIZE", "LOCAL_RANK"),
 )
 
@@ -49,12 +50,13 @@ def is_rank() -> bool:
     """Whether this process is one of several, or of those that `braid run` or torchrun started.
 
     The only task of a Slurm step is none: an interactive shell has its variables, and what is typed
-    there starts its own ranks.
+    there starts its own ranks; nor is a batch script, which is no task of a step.
     """
     launcher = _launcher()
     if launcher is None:
         return False
-    return launcher.rank == _RANK or os.environ.get(launcher.size) != "1"
+    size = _SLURM_STEP_SIZE if launcher.rank == _SLURM_RANK else launcher.size
+    return launcher.rank == _RANK or os.environ.get(size, "1") != "1"
 
 
 def rank() -> int:

@@ -122,6 +122,11 @@ Status Buffer::enter(bool may_be_begun) {
 }
 
 Status Buffer::look_around() {
+  BRAID_RETURN_IF_ERROR(look_for_the_lost());
+  return state_.interrupt ? state_.interrupt() : Status();
+}
+
+Status Buffer::look_for_the_lost() {
   if (phases_->told_off() >= 0)
     return peer_lost("rank {} was late and has been given up by rank {}", rank_,
                      phases_->told_off());
@@ -134,7 +139,7 @@ Status Buffer::look_around() {
     log::warn("moe", "rank {} is given up: {}", peer, health.message());
     phases_->give_up(peer);
   }
-  return state_.interrupt ? state_.interrupt() : Status();
+  return {};
 }
 
 template <typename Done>
@@ -162,7 +167,8 @@ Status Buffer::wait_longer(Done&& done, Deadline deadline) {
       continue;
     }
     // Who is lost may have done its part before, since we looked.
-    if (const Status found = look_around(); !found.ok()) return done() ? Status() : found;
+    if (const Status lost = look_for_the_lost(); !lost.ok()) return done() ? Status() : lost;
+    if (state_.interrupt) BRAID_RETURN_IF_ERROR(state_.interrupt());
     if (deadline.passed()) return timeout("deadline");
     windows_->bell().arm();
     if (done()) {

@@ -119,7 +119,8 @@ class Buffer {
   Status await(const std::function<bool()>& done);
   template <typename Done>
   Status wait_longer(Done&& done, Deadline deadline);
-  Status look_around();
+  Status look_around();  // for interrupts, too
+  Status look_for_the_lost();
   Status late(const Ticket& ticket, const std::vector<int>& missing, const char* what);
   void note_waits(const Ticket& ticket, int64_t start_ns, std::vector<bool>& seen,
                   int64_t* wait_ns);

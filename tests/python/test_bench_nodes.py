@@ -97,7 +97,8 @@ def test_the_batch_file(tmp_path: Path) -> None:
     known = {
         "PATH": f"{tmp_path}:{os.environ['PATH']}", "BRAID": own, "BRAID_TUNE": "off",
         "BRAID_RDMA_ADDRS": "127.0.0.1", "SLURM_JOB_NODELIST": "here",
-        "SLURM_JOB_ID": str(free_port()), "SLURM_NTASKS": "4", "SLURM_TASKS_PER_NODE": "2(x2)",
+        "SLURM_JOB_ID": str(free_port()), "SLURM_NTASKS": "4", "SLURM_STEP_NUM_TASKS": "4",
+        "SLURM_TASKS_PER_NODE": "2(x2)",
         "SLURM_NNODES": "2",
     }  # fmt: skip
     clean = {name: text for name, text in os.environ.items() if name not in LAUNCHERS}

@@ -81,12 +81,18 @@ def test_a_root_must_be_a_rank(monkeypatch):
             command.run(replace(ASKED, root=root), count)
 
 
-@pytest.mark.parametrize(("tasks", "begins"), [("8", "a rank"), ("1", "a launch")])
+@pytest.mark.parametrize(
+    ("tasks", "begins"), [("8", "a rank"), ("1", "a launch"), ("", "a launch")]
+)
 def test_tasks_of_slurm_are_ranks(tasks, begins, monkeypatch):
-    """Each would start a job on all GPUs. An interactive shell is a task, too, and the only one."""
+    """Each would start a job on all GPUs. An interactive shell is a task, too, and the only one; a
+    batch script is none.
+    """
     monkeypatch.delenv("RANK", raising=False)
     monkeypatch.setenv("SLURM_PROCID", "0")
-    monkeypatch.setenv("SLURM_NTASKS", tasks)
+    monkeypatch.setenv("SLURM_NTASKS", tasks or "8")
+    if tasks:
+        monkeypatch.setenv("SLURM_STEP_NUM_TASKS", tasks)
     begun = []
     monkeypatch.setattr(command, "launch", lambda *_a, **_k: begun.append("a launch") or 0)
     monkeypatch.setattr(command, "_be_rank", lambda _: begun.append("a rank") or 0)

@@ -11,9 +11,11 @@ from braid import launched
 from braid.errors import InvalidArgument
 
 NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID")
+STEP = "SLURM_STEP_NUM_TASKS"
 MPI = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "PMIX_RANK")
-SLURM = {"SLURM_PROCID": "5", "SLURM_NTASKS": "8", "SLURM_LOCALID": "1"}
-SHELL = {"SLURM_PROCID": "0", "SLURM_NTASKS": "1", "SLURM_LOCALID": "0"}
+SLURM = {"SLURM_PROCID": "5", "SLURM_NTASKS": "8", "SLURM_LOCALID": "1", STEP: "8"}
+SHELL = {"SLURM_PROCID": "0", "SLURM_NTASKS": "1", "SLURM_LOCALID": "0", STEP: "1"}
+BATCH = {"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_LOCALID": "0"}
 TORCHRUN = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1"}
 MPIRUN = {
     "OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_SIZE": "6", "OMPI_COMM_WORLD_LOCAL_RANK": "0"
@@ -25,7 +27,7 @@ def told(monkeypatch):
     """An environment with these variables of launchers and no others."""
 
     def tell(known):
-        for name in (*NAMES, *MPI):
+        for name in (*NAMES, *MPI, STEP):
             monkeypatch.delenv(name, raising=False)
         for name, text in known.items():
             monkeypatch.setenv(name, text)
@@ -46,6 +48,7 @@ def told(monkeypatch):
         (SHELL | MPIRUN, True, (2, 6, 0)),
         # A shell that is the one task of its step; one rank of braid run in it.
         (SHELL, False, (0, 1, 0)),
+        (BATCH, False, (0, 4, 0)),
         (SHELL | {"RANK": "0", "WORLD_SIZE": "1"}, True, (0, 1, 0)),
     ],
 )
@@ -58,7 +61,7 @@ def test_who_is_a_rank_and_which(told, known, is_rank, numbers):
 
 
 def test_what_is_no_number_is_named(told):
-    told({"SLURM_PROCID": "1"})
+    told({"SLURM_PROCID": "1", STEP: "2"})
     assert launched.is_rank()
     with pytest.raises(InvalidArgument, match=r"SLURM_NTASKS: .* found ''"):
         launched.size()

@@ -12,6 +12,7 @@ that look, which no rank can know; the next call finds all in order.
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
 
 from braid.torch.errors import Timeout
 from braid.torch.meeting import Meeting
@@ -37,8 +38,9 @@ class MonitoredBarrier:
                 self._let_through(check, timeout_s)
             else:
                 meeting.wait(self._missing, "monitored_barrier of rank", check, timeout_s)
-        except (Timeout, KeyboardInterrupt) as error:
-            meeting.set(key, "")
+        except BaseException as error:
+            with suppress(Exception):  # of a store that is gone nobody is let through
+                meeting.set(key, "")
             if meeting.rank == 0 or not isinstance(error, Timeout) or self._missing():
                 raise
 

@@ -18,7 +18,7 @@ Registrations::Registrations(Comm::State& state, sys::Cuda& cuda, int ordinal, C
 Status Registrations::add(sys::DevicePtr memory, uint64_t bytes) {
   const Deadline until = deadline();
   BRAID_RETURN_IF_ERROR(cuda_.use_device(ordinal_));
-  Status refusal = close_forgotten(false);  // told to all: they wait for this rank
+  Status refusal = close_forgotten();  // told to all: they wait for this rank
   const auto facts = cuda_.pointer_facts(memory);
   if (refusal.ok()) refusal = facts.status();
   if (refusal.ok()) refusal = check_apart(memory, bytes);
@@ -52,7 +52,7 @@ Status Registrations::remove(sys::DevicePtr memory) {
   BRAID_RETURN_IF_ERROR(cuda_.use_device(ordinal_));  // maybe another thread than the last time
   if (is_in_graph) BRAID_RETURN_IF_ERROR(finish_graphs());
   BRAID_RETURN_IF_ERROR(forget(memory));
-  BRAID_RETURN_IF_ERROR(close_forgotten(is_in_graph));
+  BRAID_RETURN_IF_ERROR(close_forgotten());
   return state_.group->barrier("unregister", deadline());
 }
 
@@ -72,11 +72,10 @@ Status Registrations::finish_graphs() {
                           finished.message());
 }
 
-Status Registrations::close_forgotten(bool are_graphs_through) {
+Status Registrations::close_forgotten() {
   if (forgotten_.empty()) return {};
   BRAID_RETURN_IF_ERROR(order_.finish_last_call());
-  std::erase_if(forgotten_,
-                [&](const Entry& entry) { return are_graphs_through || !may_be_in_graph(entry); });
+  forgotten_.clear();
   return {};
 }
 

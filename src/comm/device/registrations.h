@@ -30,9 +30,9 @@ class Registrations {
   /// invalid_argument, and nothing has changed, where that cannot be waited for: a stream is being
   /// captured.
   Status remove(sys::DevicePtr memory);
-  /// Of this rank alone, where all know that nobody calls with it any longer: it may be freed at
-  /// once. Waits for nothing: the peers' mappings are kept for what is under way until memory is
-  /// registered or unregistered the next time; what graphs may use, until the latter waits for them.
+  /// Of this rank alone, where all know that nobody calls with it any longer, nor replays a graph
+  /// that does: it may be freed at once. Waits for nothing: the peers' mappings are kept for what is
+  /// under way until memory is registered or unregistered the next time.
   Status forget(sys::DevicePtr memory);
   /// The registration that holds the whole span, or none. invalid_argument when the memory was
   /// freed since, and its address given to somebody else. None, too, when memory of cuMemCreate is
@@ -63,8 +63,7 @@ class Registrations {
     return order_.has_captures() && order_.num_captured() > entry.captured_before;
   }
   Status finish_graphs();
-  /// But for what graphs may use, where `are_graphs_through` is not so.
-  Status close_forgotten(bool are_graphs_through);
+  Status close_forgotten();
   Deadline deadline() const { return Deadline::after_ns(timeout_ns_); }
 
   Comm::State& state_;

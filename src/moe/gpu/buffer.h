@@ -42,6 +42,8 @@ class Buffer {
 
   const WindowLayout& layout() const { return memory_->team().layout; }
   int num_sms() const { return memory_->num_sms(); }
+  /// Whether a dispatch was begun and not finished.
+  bool is_begun() const { return is_begun_; }
 
   /// Of this rank alone.
   Status count(comm::Device& device, const int64_t* ids, int num_tokens, int num_topk,

@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "sys/host/api.h"
 #include "sys/host/memory.h"
 
 namespace braid::sys {
@@ -20,8 +21,10 @@ Result<Pages> Pages::map(std::string_view what, size_t bytes) {
   return Pages(static_cast<std::byte*>(data), bytes);
 }
 
+Pages::Pages(std::byte* data, size_t bytes) : data_(data), bytes_(bytes), process_(process_id()) {}
+
 Pages::~Pages() {
-  if (data_ != nullptr) munmap(data_, bytes_);
+  if (data_ != nullptr && process_ == process_id()) munmap(data_, bytes_);
 }
 
 }  // namespace braid::sys

@@ -19,21 +19,26 @@ class Pages {
   static Result<Pages> map(std::string_view what, size_t bytes);
   Pages() = default;
   Pages(Pages&& other) noexcept
-      : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+      : data_(std::exchange(other.data_, nullptr)),
+        bytes_(std::exchange(other.bytes_, 0)),
+        process_(other.process_) {}
   Pages& operator=(Pages&& other) noexcept {
     std::swap(data_, other.data_);
     std::swap(bytes_, other.bytes_);
+    std::swap(process_, other.process_);
     return *this;
   }
+  /// In a forked child it does nothing: who knows what lies there by then.
   ~Pages();
 
   std::byte* data() const { return data_; }
   size_t bytes() const { return bytes_; }
 
  private:
-  Pages(std::byte* data, size_t bytes) : data_(data), bytes_(bytes) {}
+  Pages(std::byte* data, size_t bytes);
   std::byte* data_ = nullptr;
   size_t bytes_ = 0;
+  int process_ = 0;  // that has them
 };
 
 }  // namespace braid::sys
