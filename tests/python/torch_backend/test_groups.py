@@ -17,6 +17,7 @@ import braid
 from braid import _braid
 from braid.torch import lobby
 from braid.torch.group import make_group
+from braid.torch.monitored import MonitoredBarrier
 
 
 def summed(group) -> float:
@@ -315,6 +316,33 @@ def test_a_monitored_barrier_after_one_that_failed_is_one_like_any(torch_ranks):
     met = torch_ranks(3, body)
     for k in range(2):
         assert max(times[k] for times in met) < min(times[k + 1] for times in met)
+
+
+def test_who_left_a_monitored_barrier_in_any_way_is_not_in_it():
+    """Another thread shut the group down, or a signal's handler raised."""
+
+    class Left(Exception):  # noqa: N818
+        pass
+
+    class Kept:
+        rank, size = 1, 2
+
+        def __init__(self):
+            self.texts = {}
+
+        def set(self, key, text):
+            self.texts[key] = text
+
+        def wait(self, missing, what, check, timeout_s):
+            check()
+
+    def leave():
+        raise Left
+
+    meeting = Kept()
+    with pytest.raises(Left):
+        MonitoredBarrier(meeting).pass_it(leave, 1.0)
+    assert meeting.texts == {"monitored/1": ""}
 
 
 def test_who_gave_a_monitored_barrier_up_is_not_in_it(torch_ranks):
