@@ -333,7 +333,7 @@ def test_who_left_a_monitored_barrier_in_any_way_is_not_in_it():
         def set(self, key, text):
             self.texts[key] = text
 
-        def wait(self, missing, what, check, timeout_s):
+        def wait(self, _missing, _what, check, _timeout_s):
             check()
 
     def leave():
