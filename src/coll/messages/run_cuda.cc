@@ -74,7 +74,9 @@ Status StagedMessage::copy() {
                               bytes_of(on_gpu_), stream_);
   if (status.ok()) status = await_stream(*cuda_, stream_, timeout_ns_);
   // The copy may be under way still, and write or read what would be freed: the memory stays.
-  if (!status.ok()) (void)std::make_pair(pinned_.release(), new sys::Pages(std::move(memory_)));
+  if (status.ok()) return status;
+  (void)pinned_.release();
+  memory_.leave();
   return status;
 }
 

@@ -31,6 +31,9 @@ class Pages {
   /// In a forked child it does nothing: who knows what lies there by then.
   ~Pages();
 
+  /// The memory stays as long as the process: something may still read or write it.
+  void leave() { data_ = nullptr; }
+
   std::byte* data() const { return data_; }
   size_t bytes() const { return bytes_; }
 
