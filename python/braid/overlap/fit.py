@@ -13,7 +13,5 @@ def fit(tensor: Tensor) -> Tensor:
     """The tensor as kernels read it, dense and at a multiple of 16 bytes: a copy on the current
     stream where it is not.
     """
-    if tensor.requires_grad:
-        tensor = tensor.detach()
-    dense = tensor.contiguous()
+    dense = plain(tensor).contiguous()
     return dense.clone() if dense.data_ptr() % _ALIGNED or dense.is_neg() else dense
