@@ -204,7 +204,9 @@ Result<bool> Copier::copy_stretches(CopyOrder& order, const Region& region, cons
 // the first of them, which has one link for all, and then out of the second: 16 GiB of two trainers
 // came into two workers at 0.64 of what all copies at once have.
 Result<bool> Copier::copy_long(CopyOrder& order, std::span<const PageCopy> copies) {
-  if (queue_ == 0) queue_ = ground_.gpu->next_queue();
+  if (queue_ == 0) {
+    BRAID_ASSIGN_OR_RETURN(queue_, ground_.gpu->next_queue());
+  }
   copies = copies.first(std::min(kLongCopies, copies.size()));
   std::vector<sys::DeviceCopy> longs;
   for (const PageCopy& copy : copies)

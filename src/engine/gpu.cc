@@ -33,10 +33,6 @@ Status Gpu::set_up() {
       fetched_, sys::own<sys::DeviceMemory>(cuda_, cuda_.alloc(kMostFetched * sizeof(PageEntry))));
   BRAID_ASSIGN_OR_RETURN(
       stream_, sys::own<sys::OwnedStream>(cuda_, cuda_.create_stream(sys::StreamPriority::kHigh)));
-  for (sys::OwnedStream& queue : queues_) {
-    BRAID_ASSIGN_OR_RETURN(
-        queue, sys::own<sys::OwnedStream>(cuda_, cuda_.create_stream(sys::StreamPriority::kHigh)));
-  }
   BRAID_ASSIGN_OR_RETURN(pinned_, sys::Pages::map("pages for lists and slots", kPinnedBytes));
   BRAID_ASSIGN_OR_RETURN(const sys::DevicePtr address,
                          cuda_.register_host(pinned_.data(), kPinnedBytes));
@@ -204,6 +200,15 @@ Result<uint64_t> Gpu::begin(std::span<const sys::DeviceCopy> copies, size_t queu
   *flight->trouble = 0;
   BRAID_RETURN_IF_ERROR(cuda_.copy_batch(copies, stream_of(queue)));
   return fly(*flight, queue);
+}
+
+Result<size_t> Gpu::next_queue() {
+  sys::OwnedStream& queue = queues_[num_queues_given_ % kQueues];
+  if (!queue.is_held()) {
+    BRAID_ASSIGN_OR_RETURN(
+        queue, sys::own<sys::OwnedStream>(cuda_, cuda_.create_stream(sys::StreamPriority::kHigh)));
+  }
+  return 1 + num_queues_given_++ % kQueues;
 }
 
 Gpu::Slot* Gpu::free_slot() {

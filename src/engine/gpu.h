@@ -45,8 +45,8 @@ class Gpu {
   /// From so many bytes on a copy is long: copy engines reach a link's rate by themselves.
   static constexpr uint64_t kLongBytes = 512 << 10;
   /// One for each who asks, until there are no more: then one again that somebody else has. 0 is that
-  /// of what kernels copy.
-  size_t next_queue() { return 1 + num_queues_given_++ % kQueues; }
+  /// of what kernels copy. An engine without long copies makes none.
+  Result<size_t> next_queue();
   /// Whether a number of that list was above what the job allows. Once it is done.
   bool had_trouble(uint64_t mark) const;
   /// All up to this mark are done.

@@ -448,10 +448,15 @@ class NotesQueues : public sys::FakeCuda {
     }
     return FakeCuda::copy_batch(copies, stream);
   }
+  Result<sys::Stream> create_stream(sys::StreamPriority priority) override {
+    ++num_streams;
+    return FakeCuda::create_stream(priority);
+  }
   std::vector<void*> queues() const {
     const std::lock_guard lock(notes_mutex_);
     return queues_;
   }
+  std::atomic<int> num_streams = 0;
 
  private:
   mutable std::mutex notes_mutex_;
@@ -472,6 +477,7 @@ TEST_F(LongCopies, OfEachSourceHaveAQueueOfTheirOwn) {
   const auto place = [&](Engine& engine, uint64_t number) {
     return RemoteSpot{import_from(engine, to.descriptor), number * kBytes};
   };
+  const int num_streams = cuda.num_streams;
   ASSERT_TRUE(is_ok(wait(a->write({from_a.region, 0}, place(*a, 0), kBytes, under(1)))));
   ASSERT_TRUE(is_ok(wait(b->write({from_b.region, 0}, place(*b, 1), kBytes, under(1)))));
   ASSERT_TRUE(is_ok(wait(a->write({from_a.region, 0}, place(*a, 2), kBytes, under(1)))));
@@ -491,6 +497,7 @@ TEST_F(LongCopies, OfEachSourceHaveAQueueOfTheirOwn) {
   EXPECT_EQ(queues[0], queues[2]);
   EXPECT_EQ(queues[1], queues[3]);
   EXPECT_EQ(num_kernels, 0);
+  EXPECT_EQ(cuda.num_streams, num_streams + 2) << "made when first asked for";
 }
 
 TEST_F(LongCopies, ShortStretchesAreAKernels) {
