@@ -98,15 +98,18 @@ Result<bool> Copier::advance(CopyOrder& order) {
   if (!is_wanted(order.pull))
     return cancelled("'{}': the source has taken it back", ground_.self.name);
   BRAID_ASSIGN_OR_RETURN(const Pairs pairs, find(order.pull));
-  Result<bool> begun = false;
-  if (pairs.front().lent != nullptr)
-    begun = copy_by_gpu(order, pairs);
-  else if (pairs.front().region->device < 0)
-    begun = copy_on_host(order, pairs);
-  else
-    begun = order.is_fetch ? fetch_through_slot(order, pairs) : pull_through_slot(order, pairs);
-  if (!begun.ok()) return begun.status();
-  return moved || *begun;
+  BRAID_ASSIGN_OR_RETURN(const bool begun, begin(order, pairs));
+  return moved || begun;
+}
+
+Result<bool> Copier::begin(CopyOrder& order, const Pairs& pairs) {
+  const Pair& first = pairs.front();
+  if (first.lent == nullptr && first.region->device < 0) return copy_on_host(order, pairs);
+  if (!queue_) {
+    BRAID_ASSIGN_OR_RETURN(queue_, ground_.gpu->next_queue());
+  }
+  if (first.lent != nullptr) return copy_by_gpu(order, pairs);
+  return order.is_fetch ? fetch_through_slot(order, pairs) : pull_through_slot(order, pairs);
 }
 
 /// All planes, which go the same way.
@@ -193,25 +196,19 @@ Result<bool> Copier::copy_stretches(CopyOrder& order, const Region& region, cons
   }
   if (region.device >= 0 && is_long(copies)) return copy_long(order, copies);
   size_t begun = 0;
-  BRAID_ASSIGN_OR_RETURN(const uint64_t mark, ground_.gpu->begin(copies, begun));
+  BRAID_ASSIGN_OR_RETURN(const uint64_t mark, ground_.gpu->begin(*queue_, copies, begun));
   if (begun == 0) return false;
   order.begun += begun;
   order.mark = mark;
   return true;
 }
 
-// Each source has a queue of its own. In one queue all targets of the same sources would copy out of
-// the first of them, which has one link for all, and then out of the second: 16 GiB of two trainers
-// came into two workers at 0.64 of what all copies at once have.
 Result<bool> Copier::copy_long(CopyOrder& order, std::span<const PageCopy> copies) {
-  if (queue_ == 0) {
-    BRAID_ASSIGN_OR_RETURN(queue_, ground_.gpu->next_queue());
-  }
   copies = copies.first(std::min(kLongCopies, copies.size()));
   std::vector<sys::DeviceCopy> longs;
   for (const PageCopy& copy : copies)
     if (copy.bytes != 0) longs.push_back({copy.to, copy.from, copy.bytes});
-  BRAID_ASSIGN_OR_RETURN(const uint64_t mark, ground_.gpu->begin(longs, queue_));
+  BRAID_ASSIGN_OR_RETURN(const uint64_t mark, ground_.gpu->begin(*queue_, longs));
   if (mark == 0) return false;
   order.begun += copies.size();
   order.mark = mark;
@@ -278,7 +275,7 @@ Result<bool> Copier::copy_pages(CopyOrder& order, const Pairs& pairs) {
   job.count = static_cast<uint32_t>(count);
   job.first_place = static_cast<uint32_t>(begun);
   job.list = board_address_ + (run.list_at + begun) * sizeof(PageEntry);
-  BRAID_ASSIGN_OR_RETURN(const uint64_t mark, ground_.gpu->begin(job, is_near));
+  BRAID_ASSIGN_OR_RETURN(const uint64_t mark, ground_.gpu->begin(*queue_, job, is_near));
   if (mark == 0) return false;
   order.begun += count * num_planes;
   order.mark = mark;
@@ -365,7 +362,7 @@ Result<bool> Copier::pull_through_slot(CopyOrder& order, const Pairs& pairs) {
   }
   BRAID_RETURN_IF_ERROR(sys::read_peer_memory(process_, in));
   size_t begun = 0;
-  BRAID_ASSIGN_OR_RETURN(const uint64_t mark, ground_.gpu->begin(out, begun));
+  BRAID_ASSIGN_OR_RETURN(const uint64_t mark, ground_.gpu->begin(*queue_, out, begun));
   if (begun == 0) return false;
   slot->busy_until = order.mark = mark;
   take(order, std::span(parts).first(begun));
@@ -382,7 +379,7 @@ Result<bool> Copier::fetch_through_slot(CopyOrder& order, const Pairs& pairs) {
     out.push_back({slot->address + part.offset, part.region->address + part.stretch.target_offset,
                    part.bytes});
   size_t begun = 0;
-  BRAID_ASSIGN_OR_RETURN(const uint64_t mark, ground_.gpu->begin(out, begun));
+  BRAID_ASSIGN_OR_RETURN(const uint64_t mark, ground_.gpu->begin(*queue_, out, begun));
   if (begun == 0) return false;
   slot->is_held = true;
   slot->busy_until = order.mark = mark;

@@ -100,6 +100,8 @@ class Copier {
   using Pairs = std::vector<Pair>;
 
   Result<Pairs> find(const Pull& pull) const;
+  /// As much of the order as there is room for now; whether anything was begun.
+  Result<bool> begin(CopyOrder& order, const Pairs& pairs);
   Result<Stretch> stretch(const CopyOrder& order, size_t number, const Pairs& pairs) const;
   /// Stretches or pages, from the first on, that can be read by now.
   size_t num_ready(const CopyOrder& order) const;
@@ -123,7 +125,7 @@ class Copier {
   std::vector<Opened> opened_;
   BoardView board_;
   sys::DevicePtr board_address_ = 0;  // as our GPU sees it; 0: we have none
-  size_t queue_ = 0;                  // of long copies; 0: there were none
+  std::optional<size_t> queue_;       // of the GPU; none: it has had nothing to do
 };
 
 /// The highest number of a page that lies in `whole` bytes; none when not even page 0 does.

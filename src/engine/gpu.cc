@@ -23,16 +23,12 @@ Result<std::unique_ptr<Gpu>> Gpu::open(sys::Cuda& cuda, int device) {
 
 Status Gpu::set_up() {
   BRAID_ASSIGN_OR_RETURN(const sys::DeviceFacts facts, cuda_.device(device_));
-  num_blocks_ = static_cast<uint32_t>(std::max(1, facts.num_sms)) * 2;
+  num_sms_ = static_cast<uint32_t>(std::max(1, facts.num_sms));
   kernels_ = sys::LoadedKernels::of(cuda_, device_);
   const auto fatbin = kernels::copy_pages_fatbin();
   BRAID_ASSIGN_OR_RETURN(kernel_, kernels_->find(fatbin, "braid_copy_pages", 0));
   BRAID_ASSIGN_OR_RETURN(list_kernel_, kernels_->find(fatbin, "braid_copy_page_list", 0));
   BRAID_ASSIGN_OR_RETURN(fetch_kernel_, kernels_->find(fatbin, "braid_fetch_list", 0));
-  BRAID_ASSIGN_OR_RETURN(
-      fetched_, sys::own<sys::DeviceMemory>(cuda_, cuda_.alloc(kMostFetched * sizeof(PageEntry))));
-  BRAID_ASSIGN_OR_RETURN(
-      stream_, sys::own<sys::OwnedStream>(cuda_, cuda_.create_stream(sys::StreamPriority::kHigh)));
   BRAID_ASSIGN_OR_RETURN(pinned_, sys::Pages::map("pages for lists and slots", kPinnedBytes));
   BRAID_ASSIGN_OR_RETURN(const sys::DevicePtr address,
                          cuda_.register_host(pinned_.data(), kPinnedBytes));
@@ -74,12 +70,10 @@ Status Gpu::share_out(std::byte* base, sys::DevicePtr address) {
 Gpu::~Gpu() {
   const Result<sys::CurrentDevice> current = sys::CurrentDevice::use(cuda_, device_);
   (void)current;
-  for (size_t queue = 0; queue <= kQueues; ++queue)
-    if (stream_of(queue).handle != nullptr) (void)cuda_.synchronize(stream_of(queue));
+  for (const Queue& queue : queues_)
+    if (queue.stream.is_held()) (void)cuda_.synchronize(queue.stream.get());
   for (Flight& flight : flights_) flight.event.reset();
-  for (sys::OwnedStream& queue : queues_) queue.reset();
-  stream_.reset();
-  fetched_.reset();
+  for (Queue& queue : queues_) queue = {};
   registered_.reset();
   kernels_.reset();
 }
@@ -125,15 +119,30 @@ Result<Gpu::Flight*> Gpu::free_flight() {
   return flight.is_flying ? nullptr : &flight;
 }
 
-Result<uint64_t> Gpu::fly(Flight& flight, size_t queue) {
-  BRAID_RETURN_IF_ERROR(cuda_.record(flight.event.get(), stream_of(queue)));
+Result<uint64_t> Gpu::fly(Flight& flight, const Queue& queue) {
+  BRAID_RETURN_IF_ERROR(cuda_.record(flight.event.get(), queue.stream.get()));
   flight.mark = ++begun_;
   flight.is_flying = true;
   next_flight_ = (next_flight_ + 1) % kFlights;
   return flight.mark;
 }
 
-Result<uint64_t> Gpu::begin(std::span<const PageCopy> copies, size_t& begun) {
+Result<size_t> Gpu::next_queue() {
+  const size_t number = num_queues_given_ % kQueues;
+  Queue& queue = queues_[number];
+  if (!queue.stream.is_held()) {
+    BRAID_ASSIGN_OR_RETURN(
+        queue.fetched,
+        sys::own<sys::DeviceMemory>(cuda_, cuda_.alloc(kMostFetched * sizeof(PageEntry))));
+    BRAID_ASSIGN_OR_RETURN(
+        queue.stream,
+        sys::own<sys::OwnedStream>(cuda_, cuda_.create_stream(sys::StreamPriority::kHigh)));
+  }
+  ++num_queues_given_;
+  return number;
+}
+
+Result<uint64_t> Gpu::begin(size_t queue, std::span<const PageCopy> copies, size_t& begun) {
   begun = 0;
   BRAID_ASSIGN_OR_RETURN(Flight* const flight, free_flight());
   const auto list =
@@ -152,63 +161,54 @@ Result<uint64_t> Gpu::begin(std::span<const PageCopy> copies, size_t& begun) {
     ++begun;
   }
   if (count != 0) {
-    const sys::LaunchShape shape{std::min(num_blocks_, static_cast<uint32_t>(count)), kCopyThreads,
+    const sys::LaunchShape shape{std::min(2 * num_sms_, static_cast<uint32_t>(count)), kCopyThreads,
                                  0};
-    BRAID_RETURN_IF_ERROR(sys::launch(cuda_, kernel_, shape, stream_.get(), list->address,
-                                      static_cast<uint32_t>(count)));
+    BRAID_RETURN_IF_ERROR(sys::launch(cuda_, kernel_, shape, queues_[queue].stream.get(),
+                                      list->address, static_cast<uint32_t>(count)));
   }
   *flight->trouble = 0;
   flight->list = &*list;
   list->is_taken = true;
-  return fly(*flight);
+  return fly(*flight, queues_[queue]);
 }
 
 // Of short pages of one plane every block reads an entry of its own: to bring them first takes longer.
-Status Gpu::fetch_list(PageJob& job) {
+Status Gpu::fetch_list(Queue& queue, PageJob& job) {
   constexpr uint32_t kMostBlocks = 64;
   const bool is_read_once = job.page_bytes <= kPageWarps * kPartBytes && job.num_planes == 1;
   if (job.list == 0 || is_read_once || job.count > kMostFetched) return {};
   const uint32_t blocks = (job.count + kFetchThreads - 1) / kFetchThreads;
   const sys::LaunchShape shape{std::min(blocks, kMostBlocks), kFetchThreads, 0};
-  BRAID_RETURN_IF_ERROR(
-      sys::launch(cuda_, fetch_kernel_, shape, stream_.get(), fetched_.get(), job.list, job.count));
-  job.list = fetched_.get();
+  BRAID_RETURN_IF_ERROR(sys::launch(cuda_, fetch_kernel_, shape, queue.stream.get(),
+                                    queue.fetched.get(), job.list, job.count));
+  job.list = queue.fetched.get();
   return {};
 }
 
-// A block for every part where all is the GPU's own memory: it has more to do with choosing who
-// runs than the blocks have. PCIe is full with few.
-Result<uint64_t> Gpu::begin(PageJob job, bool is_near) {
+// A block for every part where all is memory of GPUs: it has more to do with choosing who runs than the
+// blocks have. PCIe is full with few.
+Result<uint64_t> Gpu::begin(size_t queue, PageJob job, bool is_near) {
   constexpr uint32_t kFarBlocks = 128;
   BRAID_ASSIGN_OR_RETURN(Flight* const flight, free_flight());
   if (flight == nullptr) return uint64_t{0};
   *flight->trouble = 0;
   job.trouble = flight->trouble_address;
-  BRAID_RETURN_IF_ERROR(fetch_list(job));
+  BRAID_RETURN_IF_ERROR(fetch_list(queues_[queue], job));
   const uint64_t parts = job.count * ((job.page_bytes + kPartBytes - 1) / kPartBytes);
   const auto blocks = static_cast<uint32_t>((parts + kPageWarps - 1) / kPageWarps);
   const uint32_t most_far = std::max(1U, kFarBlocks / job.num_planes);
   job.blocks_each = is_near ? blocks : std::min(blocks, most_far);
   const sys::LaunchShape shape{job.blocks_each * job.num_planes, kPageThreads, 0};
-  BRAID_RETURN_IF_ERROR(sys::launch(cuda_, list_kernel_, shape, stream_.get(), job));
-  return fly(*flight);
+  BRAID_RETURN_IF_ERROR(sys::launch(cuda_, list_kernel_, shape, queues_[queue].stream.get(), job));
+  return fly(*flight, queues_[queue]);
 }
 
-Result<uint64_t> Gpu::begin(std::span<const sys::DeviceCopy> copies, size_t queue) {
+Result<uint64_t> Gpu::begin(size_t queue, std::span<const sys::DeviceCopy> copies) {
   BRAID_ASSIGN_OR_RETURN(Flight* const flight, free_flight());
   if (flight == nullptr) return uint64_t{0};
   *flight->trouble = 0;
-  BRAID_RETURN_IF_ERROR(cuda_.copy_batch(copies, stream_of(queue)));
-  return fly(*flight, queue);
-}
-
-Result<size_t> Gpu::next_queue() {
-  sys::OwnedStream& queue = queues_[num_queues_given_ % kQueues];
-  if (!queue.is_held()) {
-    BRAID_ASSIGN_OR_RETURN(
-        queue, sys::own<sys::OwnedStream>(cuda_, cuda_.create_stream(sys::StreamPriority::kHigh)));
-  }
-  return 1 + num_queues_given_++ % kQueues;
+  BRAID_RETURN_IF_ERROR(cuda_.copy_batch(copies, queues_[queue].stream.get()));
+  return fly(*flight, queues_[queue]);
 }
 
 Gpu::Slot* Gpu::free_slot() {

@@ -1,8 +1,12 @@
-// The GPU that an engine has memory of: its stream, the kernel that copies pages, and pinned memory
-// of the host for what no kernel reaches.
+// The GPU that an engine has memory of: queues of copies, kernels that copy pages, and pinned memory of
+// the host for what no kernel reaches.
 //
-// What is begun is told to be done in order, so one number says how far all of it is. All but long
-// copies are done in order, too.
+// Each source has a queue, a stream. In one queue all targets of the same sources would copy out of the
+// first of them, which has one link for all, and then out of the second: 16 GiB of two trainers came into
+// two workers at 0.64 of what all copies at once have.
+//
+// What is begun is told to be done in order, so one number says how far all of it is. It is done in
+// order in each queue.
 //
 // Threads: the worker's; map_host() and unmap_host() any.
 #pragma once
@@ -34,19 +38,17 @@ class Gpu {
   /// 8 bytes of pinned memory that hold 1.
   sys::DevicePtr one() const { return one_; }
 
-  /// Begins copies, as many as there is room for: `begun` of them. The mark by which done() tells
-  /// that they are; 0 when there is no room now.
-  Result<uint64_t> begin(std::span<const PageCopy> copies, size_t& begun);
-  /// Begins the job of a list of pages; as above. `is_near`: both ends are this GPU's memory.
-  Result<uint64_t> begin(PageJob job, bool is_near);
-  /// Begins long copies, by the driver's copy engines; as above, all of them. Those of one queue are
-  /// done one after the other, of several at once.
-  Result<uint64_t> begin(std::span<const sys::DeviceCopy> copies, size_t queue = 0);
+  /// One for each who asks, until there are no more: then one again that somebody else has.
+  Result<size_t> next_queue();
+  /// Begins copies in a queue, as many as there is room for: `begun` of them. The mark by which done()
+  /// tells that they are; 0 when there is no room now.
+  Result<uint64_t> begin(size_t queue, std::span<const PageCopy> copies, size_t& begun);
+  /// Begins the job of a list of pages; as above. `is_near`: both ends are memory of GPUs.
+  Result<uint64_t> begin(size_t queue, PageJob job, bool is_near);
+  /// Begins long copies, by the driver's copy engines; as above, all of them.
+  Result<uint64_t> begin(size_t queue, std::span<const sys::DeviceCopy> copies);
   /// From so many bytes on a copy is long: copy engines reach a link's rate by themselves.
   static constexpr uint64_t kLongBytes = 512 << 10;
-  /// One for each who asks, until there are no more: then one again that somebody else has. 0 is that
-  /// of what kernels copy. An engine without long copies makes none.
-  Result<size_t> next_queue();
   /// Whether a number of that list was above what the job allows. Once it is done.
   bool had_trouble(uint64_t mark) const;
   /// All up to this mark are done.
@@ -83,6 +85,11 @@ class Gpu {
     sys::DevicePtr address = 0;
     bool is_taken = false;
   };
+  struct Queue {
+    sys::OwnedStream stream;
+    sys::DeviceMemory
+        fetched;  // a list; the next one is brought behind the job that reads this one
+  };
   /// A launch under way.
   struct Flight {
     sys::OwnedEvent event;
@@ -103,29 +110,23 @@ class Gpu {
   Gpu(sys::Cuda& cuda, int device) : cuda_(cuda), device_(device) {}
   Status set_up();
   /// Lets the job read its list on the GPU, where that is worth it.
-  Status fetch_list(PageJob& job);
+  Status fetch_list(Queue& queue, PageJob& job);
   Status share_out(std::byte* base, sys::DevicePtr address);
   /// The next launch's; null when all fly.
   Result<Flight*> free_flight();
-  Result<uint64_t> fly(Flight& flight, size_t queue = 0);
+  Result<uint64_t> fly(Flight& flight, const Queue& queue);
   void land(Flight& flight);
-  sys::Stream stream_of(size_t queue) const {
-    return queue == 0 ? stream_.get() : queues_[queue - 1].get();
-  }
 
   sys::Cuda& cuda_;
   const int device_;
-  uint32_t num_blocks_ = 0;
+  uint32_t num_sms_ = 0;
   sys::Pages pinned_;
   sys::RegisteredHost registered_;
   std::shared_ptr<sys::LoadedKernels> kernels_;
   sys::Kernel kernel_, list_kernel_, fetch_kernel_;
-  sys::OwnedStream stream_;
-  // Two copies out of GPUs that are not the same take half of our link each, and of each GPU's.
   static constexpr size_t kQueues = 8;
-  std::array<sys::OwnedStream, kQueues> queues_;
+  std::array<Queue, kQueues> queues_;
   size_t num_queues_given_ = 0;
-  sys::DeviceMemory fetched_;  // a list; the next one is brought behind the job that reads this one
   std::array<Flight, kFlights> flights_;
   size_t next_flight_ = 0;
   std::array<List, kLists> lists_;

@@ -217,9 +217,9 @@ Result<bool> Source::gather_pages(Transfer& t, uint32_t slot, Gathered& out) {
         copies.push_back({job.planes[p].to + i * run.page_bytes,
                           job.planes[p].from + entries[i].source * run.source_stride,
                           run.page_bytes});
-    BRAID_ASSIGN_OR_RETURN(out.mark, ground_.gpu->begin(copies));
+    BRAID_ASSIGN_OR_RETURN(out.mark, ground_.gpu->begin(ground_.stage->queue(), copies));
   } else {
-    BRAID_ASSIGN_OR_RETURN(out.mark, ground_.gpu->begin(job, false));
+    BRAID_ASSIGN_OR_RETURN(out.mark, ground_.gpu->begin(ground_.stage->queue(), job, false));
     out.is_by_kernel = true;
   }
   if (out.mark == 0) return false;
@@ -255,10 +255,10 @@ Result<bool> Source::gather_stretches(Transfer& t, uint32_t slot, Gathered& out)
   if (used / copies.size() >= Gpu::kLongBytes) {
     std::vector<sys::DeviceCopy> longs;
     for (const PageCopy& copy : copies) longs.push_back({copy.to, copy.from, copy.bytes});
-    BRAID_ASSIGN_OR_RETURN(out.mark, ground_.gpu->begin(longs));
+    BRAID_ASSIGN_OR_RETURN(out.mark, ground_.gpu->begin(ground_.stage->queue(), longs));
     begun = out.mark == 0 ? 0 : copies.size();
   } else {
-    BRAID_ASSIGN_OR_RETURN(out.mark, ground_.gpu->begin(copies, begun));
+    BRAID_ASSIGN_OR_RETURN(out.mark, ground_.gpu->begin(ground_.stage->queue(), copies, begun));
     out.is_by_kernel = true;
   }
   // The rest of them another time; a piece that is given back is taken first.

@@ -4,8 +4,9 @@ namespace braid::engine {
 
 Result<std::unique_ptr<Stage>> Stage::create(Gpu& gpu, Regions& regions) {
   constexpr uint64_t kBytes = kSlots * kSlotBytes;
+  BRAID_ASSIGN_OR_RETURN(const size_t queue, gpu.next_queue());
   BRAID_ASSIGN_OR_RETURN(const sys::DevicePtr memory, gpu.cuda().alloc(kBytes));
-  std::unique_ptr<Stage> stage(new Stage(gpu, memory));
+  std::unique_ptr<Stage> stage(new Stage(gpu, queue, memory));
   for (size_t i = 0; i < kSlots; ++i) stage->slots_[i].address = memory + i * kSlotBytes;
   BRAID_ASSIGN_OR_RETURN(stage->region_, regions.add_own(memory, kBytes));
   return stage;

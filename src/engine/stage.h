@@ -25,6 +25,8 @@ class Stage {
   static Result<std::unique_ptr<Stage>> create(Gpu& gpu, Regions& regions);
   ~Stage();
 
+  /// Of the GPU, in which slots are filled.
+  size_t queue() const { return queue_; }
   /// What targets are lent.
   const Region& region() const { return *region_; }
   /// A slot, the transfer's until it is given back; by its number from 1 on. 0: all are in use.
@@ -36,9 +38,11 @@ class Stage {
   void give_back(uint64_t transfer);
 
  private:
-  Stage(Gpu& gpu, sys::DevicePtr memory) : gpu_(gpu), memory_(memory) {}
+  Stage(Gpu& gpu, size_t queue, sys::DevicePtr memory)
+      : gpu_(gpu), queue_(queue), memory_(memory) {}
 
   Gpu& gpu_;
+  const size_t queue_;
   const sys::DevicePtr memory_;
   std::shared_ptr<Region> region_;
   std::array<Slot, kSlots> slots_;
