@@ -53,6 +53,7 @@ struct State {
   uint64_t call;            // of it
   StepCount sent[kHalves];  // steps of even and of odd rounds
   StepCount taken[kHalves];
+  uint64_t agreed;  // last call of several rounds that all ranks meant alike
   // What one block of a normal kernel leaves for its last one: copies of the phase, by its half (the
   // next phase's are counted while this one's are told), and of the call.
   uint32_t rows[kHalves][kMostRanks];

@@ -337,12 +337,26 @@ Status Buffer::run(comm::Device& device, const LowLatencyCombine& call, std::byt
 
 // ---- normal ----
 
+namespace {
+// Of one rank's rows in a round. A call of many tokens has several rounds also where all of them would fit
+// into one: one is taken while the next one is sent. Measured among four H200, 4096 tokens of 14 KB, in us:
+// with 24 multiprocessors a dispatch in rounds of 256, 512, 1024, 4096 tokens 771, 704, 702, 784, a combine
+// 635, 709, 751, 948.
+constexpr uint64_t kDispatchRoundBytes = 8 << 20, kCombineRoundBytes = 4 << 20;
+
+Rounds in_short_rounds(Rounds rounds, uint64_t round_bytes) {
+  rounds.tokens = std::min(rounds.tokens, std::max(1, tokens_in(round_bytes, rounds.copy_bytes)));
+  return rounds;
+}
+}  // namespace
+
 DispatchArgs Buffer::arguments(const Dispatch& call, const Ticket* of, Ticket* ticket,
                                int32_t* incoming) const {
   DispatchArgs args{};
   args.team = memory_->team();
   args.shape = shape_of(call);
-  args.rounds = rounds_of(call, layout().region_bytes(), size());
+  args.rounds =
+      in_short_rounds(rounds_of(call, layout().region_bytes(), size()), kDispatchRoundBytes);
   args.x = call.x;
   args.row_bytes = call.row_bytes;
   args.side = call.side;
@@ -492,7 +506,7 @@ Status Buffer::combine(comm::Device& device, const Combine& call, const int32_t*
   CombineArgs args{};
   args.team = memory_->team();
   args.shape = shape_of(call);
-  args.rounds = rounds_of(call, layout().region_bytes());
+  args.rounds = in_short_rounds(rounds_of(call, layout().region_bytes()), kCombineRoundBytes);
   if (args.rounds.tokens == 0)
     return in_rank(name, no_room_for_copies(args.rounds.copy_bytes, layout().region_bytes()));
   BRAID_RETURN_IF_ERROR(in_rank(name, check_nothing_is_open()));

@@ -1,5 +1,9 @@
 // Normal combine, in the rounds of normal.cc: rows back to their owners, who add them up in the order
 // of ranks, then the biases, each sum rounded; the first row is not added to a zero.
+//
+// In several rounds half of the blocks send and half add up. The second round leaves when all ranks have
+// said in the first one that they mean this call: whoever adds up sees that, and says so in State::agreed,
+// since a line of flags may be written anew as soon as its round was taken.
 #include "moe/gpu/copies.cuh"
 #include "moe/gpu/kernel.cuh"
 #include "moe/gpu/row_sum.cuh"
@@ -14,25 +18,28 @@ __device__ __forceinline__ bool is_known(const CombineArgs& args) { return args.
 /// Rows of a round, owner by owner.
 struct Returning {
   int32_t first[kMostRanks];       // of each owner's, in x
+  int32_t next[kMostRanks];        // that of the round behind
   int32_t begins[kMostRanks + 1];  // of them among all owners'
 };
 
-/// The first of rows [begin, end), whose tokens grow, with a token of `token` or more.
+/// By a warp: the first of rows [begin, end), whose tokens grow, with a token of `token` or more.
 __device__ int32_t first_row(const int32_t* source_token, int32_t begin, int32_t end,
                              int32_t token) {
   while (begin < end) {
-    const int32_t middle = begin + (end - begin) / 2;
-    if (source_token[middle] < token)
-      begin = middle + 1;
-    else
-      end = middle;
+    const int32_t step = (end - begin + 31) / 32, at = begin + lane_of_thread() * step;
+    const bool is_before = at < end && source_token[at] < token;
+    const int32_t before = __popc(__ballot_sync(~0U, is_before));
+    if (before == 0) break;
+    end = min(end, begin + before * step);
+    begin += (before - 1) * step + 1;
   }
   return begin;
 }
 
+/// All threads, round after round: a warp for each owner.
 __device__ void find_rows(const CombineArgs& args, int round, int rounds, Returning* returning) {
-  const int n = args.team.layout.num_ranks;
-  const auto owner = static_cast<int>(threadIdx.x);
+  static_assert(kMostRanks <= kWarps);
+  const int n = args.team.layout.num_ranks, owner = warp_of_thread();
   const int32_t* const rows_of = args.incoming + kIncomingHeadWords;
   __syncthreads();
   if (owner < n) {
@@ -41,12 +48,14 @@ __device__ void find_rows(const CombineArgs& args, int round, int rounds, Return
       begin = end;
       end += rows_of[r];
     }
-    if (rounds > 1) {
-      begin = first_row(args.source_token, begin, end, args.rounds.first(round));
-      end = first_row(args.source_token, begin, end, args.rounds.first(round + 1));
+    if (round > 0) begin = returning->next[owner];
+    if (rounds > 1) end = first_row(args.source_token, begin, end, args.rounds.first(round + 1));
+    __syncwarp();
+    if (lane_of_thread() == 0) {
+      returning->first[owner] = begin;
+      returning->next[owner] = end;
+      returning->begins[owner + 1] = min(end - begin, args.rounds.tokens);  // what has room, always
     }
-    returning->first[owner] = begin;
-    returning->begins[owner + 1] = min(end - begin, args.rounds.tokens);  // what has room, always
   }
   __syncthreads();
   if (threadIdx.x == 0) {
@@ -56,10 +65,10 @@ __device__ void find_rows(const CombineArgs& args, int round, int rounds, Return
   __syncthreads();
 }
 
-__device__ void push_round(const CombineArgs& args, const Phase& phase,
+__device__ void push_round(const CombineArgs& args, const Roles& roles, const Phase& phase,
                            const Returning& returning) {
   const int n = args.team.layout.num_ranks, k = args.num_topk, lane = lane_of_thread();
-  const Share share = Share::of(returning.begins[n]);
+  const Share share = roles.share_to_send(returning.begins[n]);
   for (int i = share.begin + warp_of_thread(); i < share.end; i += kWarps) {
     int owner = 0;
     while (i >= returning.begins[owner + 1]) ++owner;
@@ -75,10 +84,10 @@ __device__ void push_round(const CombineArgs& args, const Phase& phase,
 }
 
 /// All threads: a round's rows to their owners, unless room does not come.
-__device__ void send_round(const CombineArgs& args, const Phase& phase, int round, int rounds,
-                           Returning* returning) {
+__device__ void send_round(const CombineArgs& args, const Roles& roles, const Phase& phase,
+                           int round, int rounds, Returning* returning) {
   find_rows(args, round, rounds, returning);
-  if (phase.await_room()) push_round(args, phase, *returning);
+  if (phase.await_room()) push_round(args, roles, phase, *returning);
   const auto owner = static_cast<int>(threadIdx.x);
   if (blockIdx.x != 0 || owner >= args.team.layout.num_ranks) return;
   phase.rows()[owner] =
@@ -88,32 +97,62 @@ __device__ void send_round(const CombineArgs& args, const Phase& phase, int roun
 
 // ---- sums ----
 
-inline constexpr int kRowsInFlight = 8;
+/// What a round's sums are made of, in shared memory.
+struct Sums {
+  const std::byte* rows;  // slot 0 of rank 0
+  uint64_t region_bytes, copy_bytes, row_bytes;
+  const std::byte* biases[2];  // [T] rows, or null
+  std::byte* out;              // [T] rows
+  int num_ranks;
+};
 
-/// By a warp: one vector of every lane of a token.
-template <typename Type>
-__device__ void sum_vectors(const CombineArgs& args, const Phase& phase, const Batch& batch, int i,
-                            int64_t token, int vector) {
-  const uint64_t offset = static_cast<uint64_t>(vector) * kVectorBytes;
-  const int n = args.team.layout.num_ranks;
+/// By a warp: up to kEach vectors of every lane of a token, of which this lane's first is `first`, with
+/// those of kRows rows under way at a time.
+template <typename Type, int kEach, int kRows>
+__device__ __forceinline__ void sum_vectors(const Sums& sums, const Batch& batch, int i,
+                                            int64_t token, int first, int vectors) {
+  constexpr uint64_t kStep = 32 * kVectorBytes;
+  const uint64_t offset = static_cast<uint64_t>(first) * kVectorBytes;
+  const uint64_t own = static_cast<uint64_t>(token) * sums.row_bytes + offset;
   const uint32_t mask = batch.mask[i];
-  const uint64_t own = static_cast<uint64_t>(token) * args.row_bytes + offset;
-  RowSum<Type> sum;
-  for (int first = 0; first < n; first += kRowsInFlight) {
-    uint4 v[kRowsInFlight];
+  RowSum<Type> sum[kEach];
+  for (int begin = 0; begin < sums.num_ranks; begin += kRows) {
+    uint4 v[kRows][kEach];
 #pragma unroll
-    for (int r = 0; r < kRowsInFlight; ++r)
-      if ((mask >> (first + r) & 1) != 0)
-        v[r] = load_vector(phase.region_of(first + r) +
-                           batch.slot[i][first + r] * args.rounds.copy_bytes + args.rounds.row +
-                           offset);
+    for (int r = 0; r < kRows; ++r) {
+      if ((mask >> (begin + r) & 1) == 0) continue;
+      const std::byte* const row = sums.rows +
+                                   static_cast<uint64_t>(begin + r) * sums.region_bytes +
+                                   batch.slot[i][begin + r] * sums.copy_bytes + offset;
 #pragma unroll
-    for (int r = 0; r < kRowsInFlight; ++r)
-      if ((mask >> (first + r) & 1) != 0) sum.add(v[r]);
+      for (int e = 0; e < kEach; ++e)
+        if (first + 32 * e < vectors) v[r][e] = load_vector(row + e * kStep);
+    }
+#pragma unroll
+    for (int r = 0; r < kRows; ++r)
+      if ((mask >> (begin + r) & 1) != 0)
+#pragma unroll
+        for (int e = 0; e < kEach; ++e) sum[e].add(v[r][e]);
   }
-  for (const std::byte* bias : args.biases)
-    if (bias != nullptr) sum.add(load_vector(bias + own));
-  store_vector(args.out + own, sum.rounded());
+#pragma unroll
+  for (int e = 0; e < kEach; ++e) {
+    if (first + 32 * e >= vectors) continue;
+    for (const std::byte* bias : sums.biases)
+      if (bias != nullptr) sum[e].add(load_vector(bias + own + e * kStep));
+    store_vector(sums.out + own + e * kStep, sum[e].rounded());
+  }
+}
+
+/// All threads: the sums of `count` tokens from `at` on, of a batch. Not a part of its caller, whose
+/// values would leave it too few registers for so many loads under way.
+template <typename Type, int kEach, int kRows>
+__device__ __noinline__ void sum_batch(const Sums& sums, const Batch& batch, int at, int count) {
+  const auto vectors = static_cast<int>(sums.row_bytes / kVectorBytes);
+  const int pieces = (vectors + 32 * kEach - 1) / (32 * kEach);
+  for (int unit = warp_of_thread(); unit < count * pieces; unit += kWarps) {
+    const int i = unit / pieces, first = unit % pieces * 32 * kEach + lane_of_thread();
+    sum_vectors<Type, kEach, kRows>(sums, batch, i, at + i, first, vectors);
+  }
 }
 
 /// By a warp: lane k has a token's k-th weight.
@@ -132,28 +171,35 @@ __device__ void sum_weights(const CombineArgs& args, const Phase& phase, const B
 
 /// All threads: the sums of a round's tokens. What ranks sent back must be what they got.
 template <typename Type>
-__device__ void sum_round(const CombineArgs& args, const Phase& phase, int round,
-                          const Arrived& arrived) {
+__device__ void sum_round(const CombineArgs& args, const Roles& roles, const Phase& phase,
+                          int round, const Arrived& arrived) {
   __shared__ uint32_t next[kMostRanks];
   __shared__ Batch batch;
+  __shared__ Sums sums;
   const int n = args.team.layout.num_ranks;
   const MaskOfRanks mask_of{args.is_in_rank, n};
   const int first = min(args.rounds.first(round), args.num_tokens);
-  const Share share = Share::of(args.rounds.last(round, args.num_tokens) - first);
-  const auto vectors = static_cast<int>(args.row_bytes / kVectorBytes);
-  const int pieces = (vectors + 31) / 32;
+  const Share share = roles.share_to_take(args.rounds.last(round, args.num_tokens) - first);
   __syncthreads();
   if (threadIdx.x < kMostRanks) next[threadIdx.x] = 0;
+  if (threadIdx.x == 0)
+    sums = {phase.region_of(0) + args.rounds.row,
+            args.team.region_bytes,
+            args.rounds.copy_bytes,
+            args.row_bytes,
+            {args.biases[0], args.biases[1]},
+            args.out,
+            n};
   count_copies(mask_of, first, first + share.begin, n, next);
   for (int at = first + share.begin; at < first + share.end; at += kBatch) {
     const int count = min(kBatch, first + share.end - at);
     number_batch(mask_of, at, count, n, next, &batch);
-    for (int unit = warp_of_thread(); unit < count * pieces; unit += kWarps) {
-      const int i = unit / pieces, vector = unit % pieces * 32 + lane_of_thread();
-      if (vector < vectors) sum_vectors<Type>(args, phase, batch, i, at + i, vector);
-      if (unit % pieces == 0 && args.out_weights != nullptr)
-        sum_weights(args, phase, batch, i, at + i);
-    }
+    if (n <= 4)
+      sum_batch<Type, 2, 4>(sums, batch, at, count);
+    else
+      sum_batch<Type, 1, 8>(sums, batch, at, count);
+    for (int i = warp_of_thread(); i < count && args.out_weights != nullptr; i += kWarps)
+      sum_weights(args, phase, batch, i, at + i);
   }
   __syncthreads();
   const auto rank = static_cast<int>(threadIdx.x);
@@ -161,6 +207,24 @@ __device__ void sum_round(const CombineArgs& args, const Phase& phase, int round
     device::give_up(args.team.watch,
                     {Wait::kAgreement, next[rank], rank, 0, 1 + sizeof(CallShape) / 4},
                     arrived.rows[rank], false);
+}
+
+/// All threads of a block that takes, behind the flags of the first round of a call of several.
+__device__ void say_agreed(const Team& team, const Roles& roles, uint64_t call) {
+  if (roles.taker() == 0 && threadIdx.x == 0) device::store_relaxed(&team.state->agreed, call);
+}
+
+/// All threads of a block that only sends. Those that take have a deadline, and know for whom they wait:
+/// they are to say so first.
+__device__ void await_agreed(const Team& team, uint64_t call) {
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    device::Watch watch = team.watch;
+    watch.timeout_ns *= 2;
+    const device::Expected agreed{Wait::kBarrier, call, team.rank, 0, 0};
+    (void)device::wait_gently(watch, &team.state->agreed, agreed);
+  }
+  __syncthreads();
 }
 
 template <typename Type>
@@ -171,34 +235,43 @@ __device__ void combine(const CombineArgs& args) {
   const Team& team = args.team;
   StartReading(team, nullptr, args.of).keep(&known);
   __syncthreads();
-  const Steps sends(team.state->sent, known.sent), takes(team.state->taken, known.taken);
   const uint64_t begun = known.phase + 1, call = known.call + 1;
   const CallShape shape = shape_behind(args.shape, args.of == nullptr ? nullptr : &known.of);
   const int rounds = is_known(args) ? args.rounds.count(args.incoming[2]) : 1;
+  const Roles roles = Roles::of(rounds);
+  const Steps sent(team.state->sent, known.sent, roles.senders);
+  const Steps taken(team.state->taken, known.taken, roles.takers);
   const auto most_rows = static_cast<uint32_t>(args.rounds.tokens);
-  const auto send = [&](int round) {
-    const Phase phase(team, begun + static_cast<uint64_t>(round), call);
-    send_round(args, phase, round, rounds, &returning);
-    if (!sends.arrive(round)) return;
-    phase.say_kept(shape, team.state->totals, args.num_tokens);
-    phase.tell();
+  const auto phase_of_round = [&](int round) {
+    return Phase(team, begun + static_cast<uint64_t>(round), call, roles.pace());
   };
-  send(0);
   bool is_last = false;
-  for (int round = 0; round < rounds; ++round) {
-    const Phase phase(team, begun + static_cast<uint64_t>(round), call);
+  for (int step = 0; step <= rounds; ++step) {
+    const bool takes = roles.takes() && step > 0, sends = roles.sends() && step < rounds;
+    const Phase phase = phase_of_round(step - 1);
+    bool has_come = false;
     // The first round is agreed on before the second one leaves.
-    bool has_come = round > 0 || phase.await_flags(shape, &arrived, most_rows);
-    if (round + 1 < rounds) send(round + 1);
-    if (round > 0) has_come = phase.await_flags(shape, &arrived, most_rows);
-    if (has_come) sum_round<Type>(args, phase, round, arrived);
-    is_last = takes.arrive(round);
+    if (takes && step == 1 && (has_come = phase.await_flags(shape, &arrived, most_rows)))
+      say_agreed(team, roles, call);
+    if (sends && step == 1 && !takes) await_agreed(team, call);
+    if (sends) {
+      const Phase following = phase_of_round(step);
+      send_round(args, roles, following, step, rounds, &returning);
+      if (sent.arrive(step)) {
+        following.say_kept(shape, team.state->totals, args.num_tokens);
+        following.tell();
+      }
+    }
+    if (!takes) continue;
+    if (step > 1) has_come = phase.await_flags(shape, &arrived, most_rows);
+    if (has_come) sum_round<Type>(args, roles, phase, step - 1, arrived);
+    is_last = taken.arrive(step - 1);
     if (is_last) phase.release();
   }
   if (!is_last || threadIdx.x != 0) return;
   keep_numbers(team, begun + static_cast<uint64_t>(rounds) - 1, call);
-  sends.settle(rounds);
-  takes.settle(rounds);
+  sent.settle(rounds);
+  taken.settle(rounds);
 }
 
 }  // namespace

@@ -3,12 +3,12 @@
 // Begin     round 0 leaves, with an announcement to every rank in front of it; then block 0 waits for
 //           all announcements and says what comes, in device memory and, where the caller waits for
 //           sizes, in the host's.
-// Finish    while round j + 1 leaves, j is copied to its places: those of a source follow each other,
-//           so a place is a sum of counts that the flags say.
+// Finish    while round j + 1 leaves, by half of the blocks, j is copied to its places by the rest:
+//           those of a source follow each other, so a place is a sum of counts that the flags say.
 //
-// A block waits in round j + 1 for acks of j - 1, which every rank gives when it has copied j - 1 out,
-// for which it needs flags of j - 1 alone. So the oldest round always gets on, if all blocks of all
-// ranks have a place on their GPUs.
+// Who sends round j + 1 waits for acks of j - 1, which every rank gives when it has copied j - 1 out, for
+// which it needs flags of j - 1 alone. So the oldest round always gets on, if all blocks of all ranks
+// have a place on their GPUs.
 #include "moe/gpu/copies.cuh"
 #include "moe/gpu/kernel.cuh"
 #include "moe/gpu/rows.cuh"
@@ -32,12 +32,10 @@ __device__ void put_head(const DispatchArgs& args, int token, int rank, std::byt
     reinterpret_cast<float*>(copy + args.rounds.weights)[lane] = is_there ? args.weights[at] : 0.0F;
 }
 
-__device__ void push_round(const DispatchArgs& args, const Phase& phase, int round,
-                           const MaskOfRanks& mask_of, uint32_t* next) {
+__device__ void push_round(const DispatchArgs& args, const Phase& phase, int first,
+                           const Share& share, const MaskOfRanks& mask_of, uint32_t* next) {
   __shared__ Batch batch;
   const int n = args.team.layout.num_ranks;
-  const int first = min(args.rounds.first(round), args.num_tokens);
-  const Share share = Share::of(args.rounds.last(round, args.num_tokens) - first);
   const auto vectors = static_cast<uint32_t>(args.row_bytes / kVectorBytes);
   constexpr uint32_t kPiece = 32 * kInFlight;
   const int pieces = static_cast<int>((vectors + kPiece - 1) / kPiece);
@@ -70,18 +68,19 @@ __device__ void push_round(const DispatchArgs& args, const Phase& phase, int rou
 
 /// All threads: a round's copies into their slots, unless room does not come, and for the last block
 /// how many they are.
-__device__ void send_round(const DispatchArgs& args, const Phase& phase, int round) {
+__device__ void send_round(const DispatchArgs& args, const Roles& roles, const Phase& phase,
+                           int round) {
   __shared__ uint32_t next[kMostRanks];
   const int n = args.team.layout.num_ranks;
   const MaskOfRanks mask_of{args.is_in_rank, n};
   __syncthreads();
   if (threadIdx.x < kMostRanks) next[threadIdx.x] = 0;
   const int first = min(args.rounds.first(round), args.num_tokens);
-  const Share share = Share::of(args.rounds.last(round, args.num_tokens) - first);
+  const Share share = roles.share_to_send(args.rounds.last(round, args.num_tokens) - first);
   count_copies(mask_of, first, first + share.begin, n, next);
-  if (phase.await_room()) push_round(args, phase, round, mask_of, next);
+  if (phase.await_room()) push_round(args, phase, first, share, mask_of, next);
   __syncthreads();
-  if (blockIdx.x == gridDim.x - 1 && static_cast<int>(threadIdx.x) < n)
+  if (blockIdx.x == roles.senders - 1 && static_cast<int>(threadIdx.x) < n)
     phase.rows()[threadIdx.x] = next[threadIdx.x];
 }
 
@@ -171,8 +170,8 @@ __device__ void take_copy(const DispatchArgs& args, const std::byte* copy, int64
 }
 
 /// All threads: what has arrived, to its places; `places->next` goes on.
-__device__ void take_round(const DispatchArgs& args, const Phase& phase, const Arrived& arrived,
-                           Places* places) {
+__device__ void take_round(const DispatchArgs& args, const Roles& roles, const Phase& phase,
+                           const Arrived& arrived, Places* places) {
   const int n = args.team.layout.num_ranks;
   __syncthreads();
   if (threadIdx.x == 0) {
@@ -181,7 +180,7 @@ __device__ void take_round(const DispatchArgs& args, const Phase& phase, const A
       places->begins[source + 1] = places->begins[source] + static_cast<int>(arrived.rows[source]);
   }
   __syncthreads();
-  const Share share = Share::of(places->begins[n]);
+  const Share share = roles.share_to_take(places->begins[n]);
   for (int i = share.begin + warp_of_thread(); i < share.end; i += kWarps) {
     int source = 0;
     while (i >= places->begins[source + 1]) ++source;
@@ -235,7 +234,7 @@ BRAID_MOE_KERNEL(braid_moe_dispatch_begin, DispatchArgs) {
   const braid::moe::CallShape shape =
       shape_behind(args.shape, args.of == nullptr ? nullptr : &known.of);
   if (blockIdx.x == 0) announce(args, phase);
-  send_round(args, phase, 0);
+  send_round(args, Roles::of(1), phase, 0);
   if (sends.arrive(0)) {
     phase.say_kept(shape, team.state->totals, args.num_tokens);
     phase.tell();
@@ -262,13 +261,15 @@ BRAID_MOE_KERNEL(braid_moe_dispatch_finish, DispatchArgs) {
   const Team& team = args.team;
   StartReading(team, args.ticket, args.of).keep(&known);
   __syncthreads();
-  const Steps sends(team.state->sent, known.sent), takes(team.state->taken, known.taken);
   const uint64_t begun = known.ticket.phase, call = known.ticket.call;
   const braid::moe::CallShape shape =
       shape_behind(args.shape, args.of == nullptr ? nullptr : &known.of);
   const IncomingHead head = head_of(args.incoming);
   const int32_t num_rows = head.is_known != 0 ? head.num_rows : 0;
   const int rounds = head.is_known != 0 ? args.rounds.count(head.most_tokens) : 1;
+  const Roles roles = Roles::of(rounds);
+  const Steps sends(team.state->sent, known.sent, roles.senders);
+  const Steps takes(team.state->taken, known.taken, roles.takers);
   const bool has_room = num_rows <= args.room_rows;
   if (!has_room && threadIdx.x == 0)
     refuse(team.watch, kNumWorstTokens, static_cast<uint64_t>(num_rows),
@@ -283,19 +284,20 @@ BRAID_MOE_KERNEL(braid_moe_dispatch_finish, DispatchArgs) {
   }
   bool is_last = false;
   for (int round = 0; round < rounds; ++round) {
-    const Phase phase(team, begun + static_cast<uint64_t>(round), call);
-    if (round + 1 < rounds) {
-      const Phase following(team, phase.number() + 1, call);
-      send_round(args, following, round + 1);
+    const Phase phase(team, begun + static_cast<uint64_t>(round), call, roles.pace());
+    if (round + 1 < rounds && roles.sends()) {
+      const Phase following(team, phase.number() + 1, call, roles.pace());
+      send_round(args, roles, following, round + 1);
       if (sends.arrive(round)) {
         following.say_kept(shape, team.state->totals, args.num_tokens);
         following.tell();
       }
     }
+    if (!roles.takes()) continue;
     const bool has_come =
         phase.await_flags(shape, &arrived, static_cast<uint32_t>(args.rounds.tokens));
     if (has_come && has_room)
-      take_round(args, phase, arrived, &places);
+      take_round(args, roles, phase, arrived, &places);
     else if (threadIdx.x == 0)
       places.are_all_filled = false;
     is_last = takes.arrive(round);

@@ -1,13 +1,13 @@
 // A phase as the blocks of a kernel go through it: room, flags, acks, as phases.h tells, by all
 // threads of every block.
 //
-// Step     a part of a kernel whose end somebody hears of: copies pushed, slots read. Every block
-//          arrives at the end of every step, also when a wait ended in vain; whichever is last tells
-//          the peers, for all. So there is nothing to reset and blocks need not wait for each other.
-//          Blocks may be a step ahead of others: one that has sent round j + 1 and taken j sends no
-//          j + 2 before all have taken j, but where there is none it may be through with taking
-//          j + 1. So steps of sending and of taking, of even rounds and of odd ones, are counted
-//          apart: of one count's steps none begins before all have done the one before.
+// Step     a part of a kernel whose end somebody hears of: copies pushed, slots read. Every block that
+//          has that role (Roles) arrives at the end of every step, also when a wait ended in vain;
+//          whichever is last tells the peers, for all. So there is nothing to reset and blocks need not
+//          wait for each other. Blocks may be a step ahead of others, and no more: nobody sends round
+//          j + 2 before all blocks of all ranks have taken j, this rank's too, and nobody takes j + 2
+//          before all have sent it. So steps of sending and of taking, of even rounds and of odd ones,
+//          are counted apart: of one count's steps none begins before all have done the one before.
 // Order    what a block stored is before its arrival: all its threads meet, and one adds to the counter
 //          with release and acquire, of this GPU. The last block so has all blocks' stores before it,
 //          meets, and each of its threads releases one peer's flag, of the system (device::meet_in()).
@@ -29,13 +29,45 @@ inline constexpr int32_t kOfWindow = 1;
 /// turn, if there is any.
 struct Share {
   int32_t begin, end;
-  static __device__ __forceinline__ Share of(int32_t total) {
-    const auto all = static_cast<uint32_t>(total), each = all / gridDim.x;
-    const uint32_t shorter = gridDim.x - (all - each * gridDim.x);  // blocks, the first ones
-    const uint32_t longer_before = max(blockIdx.x, shorter) - shorter;
-    const uint32_t begin = blockIdx.x * each + longer_before;
+  static __device__ __forceinline__ Share of(int32_t total, uint32_t block = blockIdx.x,
+                                             uint32_t blocks = gridDim.x) {
+    const auto all = static_cast<uint32_t>(total), each = all / blocks;
+    const uint32_t shorter = blocks - (all - each * blocks);  // blocks, the first ones
+    const uint32_t longer_before = max(block, shorter) - shorter;
+    const uint32_t begin = block * each + longer_before;
     return {static_cast<int32_t>(begin),
-            static_cast<int32_t>(begin + each + (blockIdx.x < shorter ? 0 : 1))};
+            static_cast<int32_t>(begin + each + (block < shorter ? 0 : 1))};
+  }
+};
+
+/// How blocks wait: as soon as can be, or so that others get on meanwhile (device::wait_gently()).
+enum class Pace { kBrisk, kGentle };
+
+/// Which blocks of a kernel send and which take. In one of several rounds half of them send, or as many
+/// as fill NVLink, and the rest take, so that NVLink is busy while what came is being read: blocks that
+/// did both in turn would all do the same at a time. In one round there is nothing to do meanwhile, and
+/// all do both.
+struct Roles {
+  uint32_t senders, takers;  // blocks
+  static constexpr uint32_t kMostSenders = 32;
+  __device__ __forceinline__ static Roles of(int rounds) {
+    if (rounds == 1 || gridDim.x == 1) return {gridDim.x, gridDim.x};
+    const uint32_t senders = min(gridDim.x / 2, kMostSenders);
+    return {senders, gridDim.x - senders};
+  }
+  /// Of whom there are more than have something to do at a time.
+  __device__ __forceinline__ Pace pace() const {
+    return senders == gridDim.x ? Pace::kBrisk : Pace::kGentle;
+  }
+  __device__ __forceinline__ bool sends() const { return blockIdx.x < senders; }
+  __device__ __forceinline__ bool takes() const { return blockIdx.x >= gridDim.x - takers; }
+  /// This block's number among those that take.
+  __device__ __forceinline__ uint32_t taker() const { return blockIdx.x - (gridDim.x - takers); }
+  __device__ __forceinline__ Share share_to_send(int32_t total) const {
+    return Share::of(total, blockIdx.x, senders);
+  }
+  __device__ __forceinline__ Share share_to_take(int32_t total) const {
+    return Share::of(total, taker(), takers);
   }
 };
 
@@ -87,9 +119,10 @@ class StartReading {
 
 class Steps {
  public:
-  /// `counts` [kHalves], as `known` has them. Steps of a kernel are numbered from 0.
-  __device__ Steps(StepCount* counts, const StepCount* known)
-      : counts_(counts), even_(known[0].settled), odd_(known[1].settled) {}
+  /// `counts` [kHalves], as `known` has them. Steps of a kernel are numbered from 0; so many of its
+  /// blocks come to the end of each.
+  __device__ Steps(StepCount* counts, const StepCount* known, uint32_t blocks = gridDim.x)
+      : counts_(counts), even_(known[0].settled), odd_(known[1].settled), blocks_(blocks) {}
 
   /// All threads. True in the last block to come here, which sees what all others have done.
   __device__ bool arrive(int step) const {
@@ -117,10 +150,11 @@ class Steps {
  private:
   __device__ uint64_t target(int step) const {
     return (step % kHalves == 0 ? even_ : odd_) +
-           (static_cast<uint64_t>(step) / kHalves + 1) * gridDim.x;
+           (static_cast<uint64_t>(step) / kHalves + 1) * blocks_;
   }
   StepCount* const counts_;
   const uint64_t even_, odd_;
+  const uint32_t blocks_;
 };
 
 /// Numbers of a peer's signals, of both halves, and whether this GPU has failed: asked for before it is
@@ -158,8 +192,8 @@ struct Arrived {
 
 class Phase {
  public:
-  __device__ Phase(const Team& team, uint64_t number, uint64_t call)
-      : team_(team), number_(number), call_(call), half_(number % kHalves) {}
+  __device__ Phase(const Team& team, uint64_t number, uint64_t call, Pace pace = Pace::kBrisk)
+      : team_(team), number_(number), call_(call), half_(number % kHalves), pace_(pace) {}
 
   __device__ uint64_t number() const { return number_; }
   /// Copies to every rank [N], left by one block of the kernel for its last one.
@@ -170,8 +204,8 @@ class Phase {
     const int peer = static_cast<int>(threadIdx.x);
     if (peer >= team_.layout.num_ranks) return true;
     if (number_ > kHalves &&
-        !device::wait_for(team_.watch, number_at(own(), team_.layout.ack_line(half_, peer)),
-                          {Wait::kSlotFree, number_ - kHalves, peer, 0, kOfWindow}, acks.of(half_)))
+        !wait(team_.layout.ack_line(half_, peer),
+              {Wait::kSlotFree, number_ - kHalves, peer, 0, kOfWindow}, acks.of(half_)))
       return false;
     return !acks.has_failed;
   }
@@ -229,8 +263,8 @@ class Phase {
     bool ok = true;
     if (source < team_.layout.num_ranks) {
       const int64_t begin_ns = wait_ns != nullptr ? device::clock_ns() : 0;
-      ok = device::wait_for(team_.watch, number_at(own(), team_.layout.flag_line(half_, source)),
-                            {Wait::kSlotFull, number_, source, 0, kOfWindow}, flags.of(half_));
+      ok = wait(team_.layout.flag_line(half_, source),
+                {Wait::kSlotFull, number_, source, 0, kOfWindow}, flags.of(half_));
       if (ok && wait_ns != nullptr && blockIdx.x == 0)
         wait_ns[source] += device::clock_ns() - begin_ns;
       ok = ok && !flags.has_failed && take(source, shape, arrived, most_rows);
@@ -253,6 +287,12 @@ class Phase {
     if (!failed) device::store_relaxed(number_at(team_.windows[peer], line), number_);
   }
   __device__ std::byte* own() const { return team_.windows[team_.rank]; }
+  __device__ __forceinline__ bool wait(uint64_t line, const device::Expected& expected,
+                                       uint64_t looked) const {
+    const uint64_t* const number = number_at(own(), line);
+    return pace_ == Pace::kBrisk ? device::wait_for(team_.watch, number, expected, looked)
+                                 : device::wait_gently(team_.watch, number, expected, looked);
+  }
 
   __device__ bool take(int source, const CallShape& shape, Arrived* arrived,
                        uint32_t most_rows) const {
@@ -283,6 +323,7 @@ class Phase {
 
   const Team& team_;
   const uint64_t number_, call_, half_;
+  const Pace pace_;
 };
 
 /// The next phase of a team, taken by a kernel that sends.

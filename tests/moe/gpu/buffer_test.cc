@@ -168,10 +168,11 @@ Dispatch normal_of(int tokens) {
 struct Ranks {
   sys::FakeCuda cuda{2};
   Launches launches{cuda};
+  uint64_t half_bytes = kHalfBytes;
   void run(const std::function<void(GpuRank&, Buffer&, const Launch&)>& body,
            const braid::test::Options& options = {}) {
     braid::test::run_gpus(2, cuda, options, [&](GpuRank& rank) {
-      auto made = Buffer::create(rank.device, kHalfBytes);
+      auto made = Buffer::create(rank.device, half_bytes);
       ASSERT_TRUE(made.ok()) << made.status().to_string();
       const sys::Stream stream = cuda.create_stream(sys::StreamPriority::kNormal).value();
       body(rank, *made.value(), {stream, 0});
@@ -444,6 +445,31 @@ TEST(MoeGpuBuffer, BothStepsOfANormalDispatchAtOnce) {
     rows.x -= 8;
     ASSERT_TRUE(buffer.begin(rank.device, d, nullptr, ticket, words, true, launch).ok());
     EXPECT_THAT(run().message(), HasSubstr("begun and not finished"));
+  });
+}
+
+// One round is taken while the next one is sent.
+TEST(MoeGpuBuffer, CallsOfManyTokensGoInSeveralRoundsAlsoWhereOneHasRoom) {
+  Ranks ranks;
+  ranks.half_bytes = 64_MiB;
+  ranks.run([&](GpuRank& rank, Buffer& buffer, const Launch& launch) {
+    auto* const ticket = some<Ticket>(20);
+    auto* const words = some<int32_t>(13);
+    Dispatch d = normal_of(4096);
+    d.row_bytes = 14336;
+    DispatchedRows rows{some(2), nullptr, some<int64_t>(14), some<float>(15), some<int32_t>(16), 9};
+    ASSERT_TRUE(buffer.run(rank.device, d, rows, nullptr, ticket, words, launch).ok());
+    const Rounds out = ranks.launches.last_of(rank.rank()).as<DispatchArgs>().rounds;
+    EXPECT_EQ(out.tokens, 8_MiB / out.copy_bytes);
+    EXPECT_EQ(out.copy_bytes, rounds_of(d, ranks.half_bytes / 2, 2).copy_bytes);
+    EXPECT_GT(out.count(4096), 6);
+    Combine c;
+    c.x = some(2);
+    c.hidden = 7168;
+    c.dtype = Dtype::kBfloat16;
+    ASSERT_TRUE(buffer.combine(rank.device, c, words, ticket, launch).ok());
+    EXPECT_EQ(ranks.launches.last_of(rank.rank()).as<CombineArgs>().rounds.tokens,
+              4_MiB / c.row_bytes());
   });
 }
 
