@@ -16,8 +16,6 @@ constexpr size_t kLongCopies = 64;  // of one call of the driver
 // was begun. A GPU copies a page of 8 KiB in 6 ns, a processor writes an entry in 0.7.
 constexpr uint64_t kFirstPages = 8192;
 constexpr uint64_t kTimesBegun = 7;
-// Of rows and of a plane of them, for a copy engine: each of its copies takes 5 us besides.
-constexpr uint64_t kLeastRowBytes = 4096, kLeastRowsBytes = 64 << 20;
 constexpr uint64_t kMostFarBytes =
     128 << 20;  // of one launch over PCIe, so that a cancel is heard soon
 
@@ -277,44 +275,12 @@ Result<bool> Copier::copy_pages(CopyOrder& order, const Pairs& pairs) {
   job.count = static_cast<uint32_t>(count);
   job.first_place = static_cast<uint32_t>(begun);
   job.list = board_address_ + (run.list_at + begun) * sizeof(PageEntry);
-  const std::vector<sys::RowsCopy> rows =
-      is_near ? rows_of(job, run.list_at + begun) : std::vector<sys::RowsCopy>();
-  BRAID_ASSIGN_OR_RETURN(const uint64_t mark, rows.empty()
-                                                  ? ground_.gpu->begin(*queue_, job, is_near)
-                                                  : ground_.gpu->begin(*queue_, rows));
+  BRAID_ASSIGN_OR_RETURN(const uint64_t mark, ground_.gpu->begin(*queue_, job, is_near));
   if (mark == 0) return false;
   order.begun += count * num_planes;
   order.mark = mark;
-  if (rows.empty()) order.list_marks.push_back(mark);
+  order.list_marks.push_back(mark);
   return true;
-}
-
-// Entries are read once, and what is checked is what is used: of a source that lies they may be others
-// by the time the copies run.
-std::vector<sys::RowsCopy> Copier::rows_of(const PageJob& job, uint64_t list_at) const {
-  if (job.page_bytes < kLeastRowBytes || job.count * job.page_bytes < kLeastRowsBytes) return {};
-  const PageEntry first = board_.entry(list_at);
-  const auto follows = [&](uint32_t i) {
-    const PageEntry entry = board_.entry(list_at + i);
-    return entry.source == first.source + i && entry.target == first.target + i;
-  };
-  if (!follows(job.count - 1)) return {};
-  for (uint32_t i = 1; i + 1 < job.count; ++i)
-    if (!follows(i)) return {};
-  const auto number_of = [&](PageKey key) -> uint64_t {
-    return key == PageKey::kSource   ? first.source
-           : key == PageKey::kTarget ? first.target
-                                     : job.first_place;
-  };
-  const uint64_t from = number_of(job.from_key), to = number_of(job.to_key);
-  if (from + job.count - 1 > job.from_most || to + job.count - 1 > job.to_most) return {};
-  std::vector<sys::RowsCopy> rows;
-  for (const PlaneEnds& ends : std::span(job.planes).first(job.num_planes)) {
-    rows.push_back({ends.to + to * job.to_stride, ends.from + from * job.from_stride,
-                    job.page_bytes, job.count, job.to_stride, job.from_stride});
-    if (!rows.back().is_fit()) return {};
-  }
-  return rows;
 }
 
 // What is pulled by place was gathered by the list, which was all there for that.

@@ -114,10 +114,6 @@ class Copier {
   Result<bool> copy_long(CopyOrder& order, std::span<const PageCopy> copies);
   Result<bool> copy_pages(CopyOrder& order, const Pairs& pairs);
   Result<PageJob> job_of(const CopyOrder& order, const Pairs& pairs) const;
-  /// The job as rows, one copy a plane, where all numbers of its list, which begins there, follow each
-  /// other on both sides, as those of a matrix's columns do: copy engines reach a link's rate, of which
-  /// the kernel has nine tenths. Empty: it is none for them; the kernel says what is wrong with it, too.
-  std::vector<sys::RowsCopy> rows_of(const PageJob& job, uint64_t list_at) const;
   Result<bool> pull_through_slot(CopyOrder& order, const Pairs& pairs);
   Result<bool> fetch_through_slot(CopyOrder& order, const Pairs& pairs);
   Result<bool> land(CopyOrder& order) const;

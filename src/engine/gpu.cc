@@ -211,15 +211,6 @@ Result<uint64_t> Gpu::begin(size_t queue, std::span<const sys::DeviceCopy> copie
   return fly(*flight, queues_[queue]);
 }
 
-Result<uint64_t> Gpu::begin(size_t queue, std::span<const sys::RowsCopy> copies) {
-  BRAID_ASSIGN_OR_RETURN(Flight* const flight, free_flight());
-  if (flight == nullptr) return uint64_t{0};
-  *flight->trouble = 0;
-  for (const sys::RowsCopy& copy : copies)
-    BRAID_RETURN_IF_ERROR(cuda_.copy_rows(copy, queues_[queue].stream.get()));
-  return fly(*flight, queues_[queue]);
-}
-
 Gpu::Slot* Gpu::free_slot() {
   if (done_ != begun_) (void)done();
   for (Slot& slot : slots_)

@@ -47,8 +47,6 @@ class Gpu {
   Result<uint64_t> begin(size_t queue, PageJob job, bool is_near);
   /// Begins long copies, by the driver's copy engines; as above, all of them.
   Result<uint64_t> begin(size_t queue, std::span<const sys::DeviceCopy> copies);
-  /// Begins copies of rows, likewise.
-  Result<uint64_t> begin(size_t queue, std::span<const sys::RowsCopy> copies);
   /// From so many bytes on a copy is long: copy engines reach a link's rate by themselves.
   static constexpr uint64_t kLongBytes = 512 << 10;
   /// Whether a number of that list was above what the job allows. Once it is done.

@@ -438,7 +438,7 @@ TEST_F(GpuMemory, ATargetThatIsReplacedGivesItsSlotsBack) {
   }
 }
 
-/// Notes in which streams copy engines copy, and what rows.
+/// Notes in which streams copy engines copy.
 class NotesQueues : public sys::FakeCuda {
  public:
   Status copy_batch(std::span<const sys::DeviceCopy> copies, sys::Stream stream) override {
@@ -456,25 +456,11 @@ class NotesQueues : public sys::FakeCuda {
     const std::lock_guard lock(notes_mutex_);
     return queues_;
   }
-  Status copy_rows(const sys::RowsCopy& copy, sys::Stream stream) override {
-    {
-      const std::lock_guard lock(notes_mutex_);
-      rows_.push_back(copy);
-    }
-    return FakeCuda::copy_rows(copy, stream);
-  }
-  uint64_t num_rows() const {
-    const std::lock_guard lock(notes_mutex_);
-    uint64_t count = 0;
-    for (const sys::RowsCopy& each : rows_) count += each.num_rows;
-    return count;
-  }
   std::atomic<int> num_streams = 0;
 
  private:
   mutable std::mutex notes_mutex_;
   std::vector<void*> queues_;
-  std::vector<sys::RowsCopy> rows_;
 };
 
 using LongCopies = OfOneGpu<NotesQueues>;
@@ -512,52 +498,6 @@ TEST_F(LongCopies, OfEachSourceHaveAQueueOfTheirOwn) {
   EXPECT_EQ(queues[1], queues[3]);
   EXPECT_EQ(num_kernels, 0);
   EXPECT_EQ(cuda.num_streams, num_streams + 2) << "made when first asked for";
-}
-
-/// Half of the columns of a matrix on one GPU to a matrix of their own, twice: the first time as
-/// stretches, which brings the board.
-class Columns : public LongCopies {
- protected:
-  static constexpr uint64_t kRow = 128 << 10, kHalf = kRow / 2, kRows = 1100;
-  void SetUp() override {
-    for (uint64_t i = 0; i < kRows; ++i) ids.push_back(i), places.push_back(i);
-    for (uint64_t row = 0; row < kRows; ++row)
-      std::memset(from.memory() + row * kRow + kHalf, mark_of(row), kHalf);
-  }
-  static int mark_of(uint64_t row) { return static_cast<int>(1 + row % 251); }
-  void expect_all_arrive() {
-    PageList list;
-    list.page_bytes = kHalf;
-    list.source_ids = ids;
-    list.target_ids = places;
-    list.source_stride = kRow;
-    list.source_offset = kHalf;
-    for (int round = 0; round < 2; ++round) {
-      std::memset(to.memory(), 0, to.bytes);
-      ASSERT_TRUE(is_ok(wait(a->write_pages(from.region, import_from(*a, to.descriptor), list))));
-      for (uint64_t i = 0; i < kRows; ++i) {
-        const auto* const row =
-            reinterpret_cast<const unsigned char*>(to.memory()) + places[i] * kHalf;
-        ASSERT_EQ(row[0], mark_of(ids[i])) << "row " << i;
-        ASSERT_EQ(0, std::memcmp(row, row + 1, kHalf - 1)) << "row " << i;
-      }
-    }
-  }
-  OnGpu from{cuda, *a, kRows* kRow, 1}, to{cuda, *b, kRows* kHalf, 2};
-  std::vector<uint64_t> ids, places;
-};
-
-TEST_F(Columns, AreCopiedByCopyEngines) {
-  expect_all_arrive();
-  EXPECT_EQ(cuda.num_rows(), kRows);
-  EXPECT_EQ(page_lists, 0);
-}
-
-TEST_F(Columns, AreAKernelsWhereOneRowGoesElsewhere) {
-  std::swap(places[500], places[501]);
-  expect_all_arrive();
-  EXPECT_EQ(cuda.num_rows(), 0);
-  EXPECT_EQ(page_lists, 1);
 }
 
 TEST_F(LongCopies, ShortStretchesAreAKernels) {

@@ -151,13 +151,6 @@ class GraphCuda : public sys::FakeCuda {
       BRAID_RETURN_IF_ERROR(copy_on_device(each.to, each.from, each.bytes, stream));
     return {};
   }
-  Status copy_rows(const sys::RowsCopy& copy, sys::Stream stream) override {
-    for (uint64_t row = 0; row < copy.num_rows; ++row)
-      BRAID_RETURN_IF_ERROR(copy_on_device(copy.to + row * copy.to_stride,
-                                           copy.from + row * copy.from_stride, copy.row_bytes,
-                                           stream));
-    return {};
-  }
   Status fill(sys::DevicePtr to, uint8_t value, uint64_t bytes, sys::Stream stream) override {
     return enqueue(stream, bytes_of("fill", to, value, bytes),
                    [=, this] { return FakeCuda::fill(to, value, bytes, stream); });

@@ -69,8 +69,6 @@ class Cuda {
   /// where the driver can (CUDA 13, a stream that is no legacy one and is not captured), which
   /// saves what lies between two copies of a stream.
   virtual Status copy_batch(std::span<const DeviceCopy> copies, Stream stream) = 0;
-  /// By a copy engine; a copy that is_fit(). Both ends are device memory.
-  virtual Status copy_rows(const RowsCopy& copy, Stream stream) = 0;
   virtual Status fill(DevicePtr to, uint8_t value, uint64_t bytes, Stream stream) = 0;
 
   // --- memory in two halves, bytes and addresses, so that other processes can map the bytes ---

@@ -32,18 +32,6 @@ struct MemcpyAttributes {  // CUmemcpyAttributes
   unsigned flags;
 };
 static_assert(sizeof(MemcpyAttributes) == 24);
-struct MemcpyRows {  // CUDA_MEMCPY2D, its source, then its target
-  struct Place {
-    size_t x_bytes, y;
-    int memory_type;
-    void* host;
-    unsigned long long device;
-    void* array;
-    size_t pitch;
-  } from, to;
-  size_t width_bytes, height;
-};
-static_assert(sizeof(MemcpyRows) == 128);
 struct IpcMemHandle {  // CUipcMemHandle, passed by value
   char reserved[64];
 };
@@ -117,7 +105,6 @@ struct Driver {
   // CUDA 13; the plain symbol has one parameter more.
   Call<Ptr*, Ptr*, Bytes*, Bytes, MemcpyAttributes*, Bytes*, Bytes, Handle> memcpy_batch{
       library, "cuMemcpyBatchAsync_v2", decltype(memcpy_batch)::Since::kNewer};
-  Call<const MemcpyRows*, Handle> memcpy_rows{library, "cuMemcpy2DAsync_v2"};
   Call<Ptr, unsigned char, Bytes, Handle> memset_bytes{library, "cuMemsetD8Async"};
 
   Call<Bytes*, const MemAllocationProp*, int> granularity{library, "cuMemGetAllocationGranularity"};

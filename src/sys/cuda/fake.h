@@ -77,7 +77,6 @@ class FakeCuda : public Cuda {
   Status copy(DevicePtr to, DevicePtr from, uint64_t bytes, Stream stream) override;
   Status copy_on_device(DevicePtr to, DevicePtr from, uint64_t bytes, Stream stream) override;
   Status copy_batch(std::span<const DeviceCopy> copies, Stream stream) override;
-  Status copy_rows(const RowsCopy& copy, Stream stream) override;
   Status fill(DevicePtr to, uint8_t value, uint64_t bytes, Stream stream) override;
 
   Result<uint64_t> allocation_granularity(int device) override;

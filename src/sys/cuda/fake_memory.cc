@@ -145,16 +145,6 @@ Status FakeCuda::copy_batch(std::span<const DeviceCopy> copies, Stream stream) {
   return {};
 }
 
-Status FakeCuda::copy_rows(const RowsCopy& copy, Stream stream) {
-  if (!copy.is_fit())
-    return driver_error("fake cuda: copy_rows: rows of {} bytes with strides of {} and {}",
-                        copy.row_bytes, copy.to_stride, copy.from_stride);
-  for (uint64_t row = 0; row < copy.num_rows; ++row)
-    BRAID_RETURN_IF_ERROR(move("copy_rows", copy.to + row * copy.to_stride,
-                               copy.from + row * copy.from_stride, copy.row_bytes, stream));
-  return {};
-}
-
 Status FakeCuda::fill(DevicePtr to, uint8_t value, uint64_t bytes, Stream stream) {
   {
     const std::lock_guard lock(mutex_);

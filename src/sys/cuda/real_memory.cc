@@ -134,18 +134,6 @@ Status RealCuda::copy_batch(std::span<const DeviceCopy> copies, Stream stream) {
               bytes.data(), copies.size(), &attributes, &first, 1, stream.handle);
 }
 
-Status RealCuda::copy_rows(const RowsCopy& copy, Stream stream) {
-  constexpr int kDeviceMemory = 2;  // CU_MEMORYTYPE_DEVICE
-  const MemcpyRows rows{{0, 0, kDeviceMemory, nullptr, copy.from, nullptr, copy.from_stride},
-                        {0, 0, kDeviceMemory, nullptr, copy.to, nullptr, copy.to_stride},
-                        copy.row_bytes,
-                        copy.num_rows};
-  return call(driver_.memcpy_rows,
-              about("{} rows of {} bytes from {:#x} to {:#x}", copy.num_rows, copy.row_bytes,
-                    copy.from, copy.to),
-              &rows, stream.handle);
-}
-
 Status RealCuda::fill(DevicePtr to, uint8_t value, uint64_t bytes, Stream stream) {
   return call(driver_.memset_bytes, about("{} bytes at {:#x}", bytes, to), to, value, bytes,
               stream.handle);

@@ -69,18 +69,6 @@ struct DeviceCopy {
   uint64_t bytes = 0;
 };
 
-/// `num_rows` rows of `row_bytes`, each a stride behind the one before, on both sides.
-struct RowsCopy {
-  DevicePtr to = 0, from = 0;
-  uint64_t row_bytes = 0, num_rows = 0, to_stride = 0, from_stride = 0;
-  /// What copies of rows take: rows of a side do not lie over each other, nor too far apart.
-  static constexpr uint64_t kMostStride = (uint64_t{1} << 31) - 1;
-  constexpr bool is_fit() const {
-    return row_bytes <= to_stride && row_bytes <= from_stride && to_stride <= kMostStride &&
-           from_stride <= kMostStride;
-  }
-};
-
 enum class MemoryKind { kForeign, kHost, kDevice, kManaged };
 
 /// What CUDA knows about an address; kForeign when it knows nothing, e.g. for plain host memory.

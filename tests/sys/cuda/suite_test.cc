@@ -129,22 +129,6 @@ TEST_P(CudaSuite, CopiesSeveralAtOnce) {
   EXPECT_TRUE(cuda().copy_batch({}, stream()).ok());
 }
 
-TEST_P(CudaSuite, CopiesRows) {
-  const DeviceMemory a = memory_of(4096), b = memory_of(4096);
-  put(a.get(), counted(4096));
-  ASSERT_TRUE(cuda().fill(b.get(), 0xee, 4096, stream()).ok());
-  const RowsCopy rows{b.get() + 7, a.get() + 100, 48, 20, 64, 100};
-  ASSERT_TRUE(rows.is_fit());
-  ASSERT_TRUE(cuda().copy_rows(rows, stream()).ok());
-  const Bytes in = counted(4096), out = get(b.get(), 4096);
-  Bytes expected(4096, 0xee);
-  for (ptrdiff_t row = 0; row < 20; ++row)
-    std::copy_n(in.begin() + 100 + 100 * row, 48, expected.begin() + 7 + 64 * row);
-  EXPECT_EQ(out, expected);
-  EXPECT_FALSE((RowsCopy{1, 1, 48, 2, 47, 100}).is_fit());
-  EXPECT_FALSE((RowsCopy{1, 1, 48, 2, 48, uint64_t{1} << 31}).is_fit());
-}
-
 TEST_P(CudaSuite, KnowsWhatAnAddressIs) {
   const DeviceMemory a = memory_of(1000), b = memory_of(1000);
   const PointerFacts facts = cuda().pointer_facts(a.get() + 999).value();
