@@ -3,7 +3,7 @@
 
 Beside a kernel file `src/X/y.cu` lies `src/X/y.sass`, one rule per line:
 
-    KERNELS: has PATTERN; no PATTERN; ...
+    KERNELS: has PATTERN; no PATTERN; most 9 PATTERN; ...
     KERNELS on ARCHITECTURES: has PATTERN; no PATTERN; ...
 
 All are regular expressions: the first must match a kernel's whole name, ARCHITECTURES the whole
@@ -34,7 +34,9 @@ SKIPPED = 77
 class Rule:
     kernels: str
     architectures: str
-    must_have: bool
+    least: int
+    most: int | None
+    """Places at which the pattern is found."""
     pattern: str
 
 
@@ -52,11 +54,15 @@ def parse_rules(text: str) -> list[Rule]:
             continue
         kernels, colon, wants = line.partition(": ")
         for want in wants.split("; "):
-            verb, _, pattern = want.strip().partition(" ")
-            if not colon or verb not in ("has", "no") or not pattern:
-                raise ValueError(f"'{line}' is not `kernels: has PATTERN; no PATTERN`")
+            found = re.fullmatch(r"(has|no|most (\d+)) (.+)", want.strip())
+            if not colon or not found:
+                raise ValueError(
+                    f"'{line}' is not `kernels: has PATTERN; no PATTERN; most 9 PATTERN`"
+                )
+            verb, number, pattern = found.groups()
+            least, most = (1, None) if verb == "has" else (0, int(number or 0))
             names, _, architectures = kernels.partition(" on ")
-            rules.append(Rule(names, architectures or ".*", verb == "has", pattern))
+            rules.append(Rule(names, architectures or ".*", least, most, pattern))
     return rules
 
 
@@ -85,9 +91,13 @@ def complaints(rules: list[Rule], codes: list[Code]) -> Iterator[str]:
         for code in chosen:
             if not re.fullmatch(rule.architectures, code.architecture):
                 continue
-            if bool(re.search(rule.pattern, code.text)) != rule.must_have:
-                found = "lacks" if rule.must_have else "has"
-                yield f"{code.kernel} on {code.architecture} {found} {rule.pattern}"
+            count = len(re.findall(rule.pattern, code.text))
+            where = f"{code.kernel} on {code.architecture}"
+            if count < rule.least:
+                yield f"{where} lacks {rule.pattern}"
+            elif rule.most is not None and count > rule.most:
+                often = f" {count} times, {rule.most} at most" if rule.most else ""
+                yield f"{where} has {rule.pattern}{often}"
 
 
 def cuda_tools() -> str | None:

@@ -16,39 +16,46 @@ import torch
 import braid
 from braid.weights import Parameter, Receiver, Sender
 
-ROWS, COLUMNS, LIMIT_S = 1200, 1024, 60
+LIMIT_S = 60
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 MODES = ("two buffers", "in place")
 # The worker has the rows behind these.
 FIRST = 100
 
 
-def whole(version: int) -> torch.Tensor:
+def shape_of(there: str) -> tuple[int, int]:
+    """The second is so much that copy engines take the rows."""
+    return (20480, 2048) if there == "many columns" else (1200, 1024)
+
+
+def whole(version: int, shape: tuple[int, int]) -> torch.Tensor:
     """By place and version; whole numbers that bfloat16 has, too."""
-    places = torch.arange(ROWS * COLUMNS, device="cuda", dtype=torch.int64)
-    return ((places * 7 + places // COLUMNS * 3 + version * 11) % 251).float().view(ROWS, COLUMNS)
+    rows, columns = shape
+    places = torch.arange(rows * columns, device="cuda", dtype=torch.int64)
+    return ((places * 7 + places // columns * 3 + version * 11) % 251).float().view(shape)
 
 
-def held(how: str) -> tuple[torch.Tensor, list[Parameter]]:
+def held(how: str, shape: tuple[int, int]) -> tuple[torch.Tensor, list[Parameter]]:
     """What the trainer fills with whole(), and how it is told."""
-    shape = (ROWS, COLUMNS)
+    rows, columns = shape
     if how == "turned":
-        lies = torch.zeros(COLUMNS, ROWS, device="cuda").T
+        lies = torch.zeros(columns, rows, device="cuda").T
         return lies, [Parameter("w", lies)]
     if how == "fused":
-        fused = torch.zeros(ROWS + 5, COLUMNS, device="cuda")
-        told = Parameter("w", fused, shape, offset=2 * COLUMNS, size=shape, strides=(COLUMNS, 1))
-        return fused[2 : ROWS + 2], [told]
-    lies = torch.zeros(ROWS, COLUMNS, device="cuda")
+        fused = torch.zeros(rows + 5, columns, device="cuda")
+        told = Parameter("w", fused, shape, offset=2 * columns, size=shape, strides=(columns, 1))
+        return fused[2 : rows + 2], [told]
+    lies = torch.zeros(rows, columns, device="cuda")
     return lies, [Parameter("w", lies)]
 
 
 def kept(how: str, dtype: torch.dtype) -> tuple[torch.Tensor, list[Parameter]]:
     """What the worker serves from, and how it is told."""
-    shape, size = (ROWS, COLUMNS), (ROWS - FIRST, COLUMNS)
-    if how == "columns":
-        lies = torch.full((ROWS - FIRST, COLUMNS + 7), -7, dtype=dtype, device="cuda")
-        mine = lies[:, 3 : COLUMNS + 3]
+    shape = rows, columns = shape_of(how)
+    size = (rows - FIRST, columns)
+    if how.endswith("columns"):
+        lies = torch.full((rows - FIRST, columns + 7), -7, dtype=dtype, device="cuda")
+        mine = lies[:, 3 : columns + 3]
     elif how == "turned":
         mine = torch.full(size[::-1], -7, dtype=dtype, device="cuda").T
     else:
@@ -56,17 +63,17 @@ def kept(how: str, dtype: torch.dtype) -> tuple[torch.Tensor, list[Parameter]]:
     if how != "two views":
         return mine, [Parameter("w", mine, shape, start=(FIRST, 0))]
     above = Parameter(
-        "w", mine[:], shape, start=(FIRST, 0), size=(500, COLUMNS), strides=(COLUMNS, 1)
+        "w", mine[:], shape, start=(FIRST, 0), size=(500, columns), strides=(columns, 1)
     )
     below = Parameter(
-        "w", mine[:], shape, start=(FIRST + 500, 0), size=(ROWS - FIRST - 500, COLUMNS),
-        strides=(COLUMNS, 1), offset=500 * COLUMNS,
+        "w", mine[:], shape, start=(FIRST + 500, 0), size=(rows - FIRST - 500, columns),
+        strides=(columns, 1), offset=500 * columns,
     )  # fmt: skip
     return mine, [above, below]
 
 
 LAYS = ("plain", "fused", "turned")
-KEPT = ("columns", "turned", "two views")
+KEPT = ("columns", "many columns", "turned", "two views")
 CASES = [(how, name, mode, "rows") for how in LAYS for name in DTYPES for mode in MODES]
 CASES += [("plain", name, mode, lies) for lies in KEPT for name in DTYPES for mode in MODES]
 
@@ -81,7 +88,8 @@ def worker(pipe: Connection, gpu: int) -> None:
         aside = torch.cuda.Stream()
         for _, dtype, mode, lies in CASES:
             mine, parameters = kept(lies, DTYPES[dtype])
-            wanted = [whole(version)[FIRST:].to(DTYPES[dtype]) for version in (1, 2)]
+            shape = shape_of(lies)
+            wanted = [whole(version, shape)[FIRST:].to(DTYPES[dtype]) for version in (1, 2)]
             torch.cuda.synchronize()
             with Receiver(engine, 0, parameters, mode=mode) as receiver:
                 pipe.send(receiver.describe())
@@ -95,14 +103,14 @@ def worker(pipe: Connection, gpu: int) -> None:
 def check(engine: braid.Engine, pipe: Any, case: tuple[str, str, str, str]) -> int:
     """How many versions came wrong."""
     how, dtype, mode, there = case
-    lies, parameters = held(how)
+    lies, parameters = held(how, shape_of(there))
     wrong = 0
     with Sender(engine, 0, parameters, cast=to_dtype) as sender:
         told = [sender.describe(), pipe.recv()]
         pipe.send(told)
         sender.join(told)
         for version in (1, 2):
-            lies.copy_(whole(version))
+            lies.copy_(whole(version, shape_of(there)))
             torch.cuda.synchronize()
             sender.update(version, LIMIT_S)
             is_right = pipe.recv()

@@ -56,12 +56,21 @@ def test_no_kernel_may_have_it() -> None:
     assert found(r"copy_.*: no \bLDL\b") == [r"copy_slow on sm_80 has \bLDL\b"]
 
 
+def test_no_kernel_may_have_it_more_often() -> None:
+    assert found(r"copy_.*: most 1 \bLDL\b") == []
+    twice = DUMP.replace("LDL R8, [R1] ;", "LDL R8, [R1] ;\n LDL R9, [R1] ;")
+    rules = parse_rules(r"copy_.*: most 1 \bLDL\b")
+    assert list(complaints(rules, parse_codes(twice))) == [
+        r"copy_slow on sm_80 has \bLDL\b 2 times, 1 at most"
+    ]
+
+
 def test_a_rule_for_nothing_is_an_error() -> None:
     assert found("copy: has LDG") == ["no kernel is named copy"]
     assert list(complaints([], [])) == ["no kernel found"]
 
 
-@pytest.mark.parametrize("line", ["copy has LDG", "copy: LDG", "copy: has "])
+@pytest.mark.parametrize("line", ["copy has LDG", "copy: LDG", "copy: has ", "copy: most LDG"])
 def test_refuses_what_is_no_rule(line: str) -> None:
     with pytest.raises(ValueError, match="is not"):
         parse_rules(line)

@@ -97,33 +97,25 @@ __device__ void send_round(const CombineArgs& args, const Roles& roles, const Ph
 
 // ---- sums ----
 
-/// What a round's sums are made of, in shared memory.
-struct Sums {
-  const std::byte* rows;  // slot 0 of rank 0
-  uint64_t region_bytes, copy_bytes, row_bytes;
-  const std::byte* biases[2];  // [T] rows, or null
-  std::byte* out;              // [T] rows
-  int num_ranks;
-};
+inline constexpr int kEach = 4, kRows = 4;  // vectors of a lane, rows: so many loads are under way
 
-/// By a warp: up to kEach vectors of every lane of a token, of which this lane's first is `first`, with
-/// those of kRows rows under way at a time.
-template <typename Type, int kEach, int kRows>
-__device__ __forceinline__ void sum_vectors(const Sums& sums, const Batch& batch, int i,
-                                            int64_t token, int first, int vectors) {
+/// By a warp: up to kEach vectors of every lane of a token, of which this lane's first is `first`.
+template <typename Type>
+__device__ __forceinline__ void sum_vectors(const CombineArgs& args, const Phase& phase,
+                                            const Batch& batch, int i, int64_t token, int first,
+                                            int vectors) {
   constexpr uint64_t kStep = 32 * kVectorBytes;
   const uint64_t offset = static_cast<uint64_t>(first) * kVectorBytes;
-  const uint64_t own = static_cast<uint64_t>(token) * sums.row_bytes + offset;
   const uint32_t mask = batch.mask[i];
   RowSum<Type> sum[kEach];
-  for (int begin = 0; begin < sums.num_ranks; begin += kRows) {
-    uint4 v[kRows][kEach];
+  for (int begin = 0; begin < args.team.layout.num_ranks; begin += kRows) {
+    uint4 v[kRows][kEach] = {};  // else what is not loaded is kept from turn to turn, in registers
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
       if ((mask >> (begin + r) & 1) == 0) continue;
-      const std::byte* const row = sums.rows +
-                                   static_cast<uint64_t>(begin + r) * sums.region_bytes +
-                                   batch.slot[i][begin + r] * sums.copy_bytes + offset;
+      const std::byte* const row = phase.region_of(begin + r) +
+                                   batch.slot[i][begin + r] * args.rounds.copy_bytes +
+                                   args.rounds.row + offset;
 #pragma unroll
       for (int e = 0; e < kEach; ++e)
         if (first + 32 * e < vectors) v[r][e] = load_vector(row + e * kStep);
@@ -134,24 +126,13 @@ __device__ __forceinline__ void sum_vectors(const Sums& sums, const Batch& batch
 #pragma unroll
         for (int e = 0; e < kEach; ++e) sum[e].add(v[r][e]);
   }
+  const uint64_t own = static_cast<uint64_t>(token) * args.row_bytes + offset;
 #pragma unroll
   for (int e = 0; e < kEach; ++e) {
     if (first + 32 * e >= vectors) continue;
-    for (const std::byte* bias : sums.biases)
+    for (const std::byte* bias : args.biases)
       if (bias != nullptr) sum[e].add(load_vector(bias + own + e * kStep));
-    store_vector(sums.out + own + e * kStep, sum[e].rounded());
-  }
-}
-
-/// All threads: the sums of `count` tokens from `at` on, of a batch. Not a part of its caller, whose
-/// values would leave it too few registers for so many loads under way.
-template <typename Type, int kEach, int kRows>
-__device__ __noinline__ void sum_batch(const Sums& sums, const Batch& batch, int at, int count) {
-  const auto vectors = static_cast<int>(sums.row_bytes / kVectorBytes);
-  const int pieces = (vectors + 32 * kEach - 1) / (32 * kEach);
-  for (int unit = warp_of_thread(); unit < count * pieces; unit += kWarps) {
-    const int i = unit / pieces, first = unit % pieces * 32 * kEach + lane_of_thread();
-    sum_vectors<Type, kEach, kRows>(sums, batch, i, at + i, first, vectors);
+    store_vector(args.out + own + e * kStep, sum[e].rounded());
   }
 }
 
@@ -169,37 +150,37 @@ __device__ void sum_weights(const CombineArgs& args, const Phase& phase, const B
   args.out_weights[token * args.num_topk + lane] = sum;
 }
 
+/// All threads: the sums of `count` tokens from `at` on, of a batch.
+template <typename Type>
+__device__ void sum_batch(const CombineArgs& args, const Phase& phase, const Batch& batch, int at,
+                          int count) {
+  const auto vectors = static_cast<int>(args.row_bytes / kVectorBytes);
+  const int pieces = (vectors + 32 * kEach - 1) / (32 * kEach);
+  for (int unit = warp_of_thread(); unit < count * pieces; unit += kWarps) {
+    const int i = unit / pieces, first = unit % pieces * 32 * kEach + lane_of_thread();
+    sum_vectors<Type>(args, phase, batch, i, at + i, first, vectors);
+    if (unit % pieces == 0 && args.out_weights != nullptr)
+      sum_weights(args, phase, batch, i, at + i);
+  }
+}
+
 /// All threads: the sums of a round's tokens. What ranks sent back must be what they got.
 template <typename Type>
 __device__ void sum_round(const CombineArgs& args, const Roles& roles, const Phase& phase,
                           int round, const Arrived& arrived) {
   __shared__ uint32_t next[kMostRanks];
   __shared__ Batch batch;
-  __shared__ Sums sums;
   const int n = args.team.layout.num_ranks;
   const MaskOfRanks mask_of{args.is_in_rank, n};
   const int first = min(args.rounds.first(round), args.num_tokens);
   const Share share = roles.share_to_take(args.rounds.last(round, args.num_tokens) - first);
   __syncthreads();
   if (threadIdx.x < kMostRanks) next[threadIdx.x] = 0;
-  if (threadIdx.x == 0)
-    sums = {phase.region_of(0) + args.rounds.row,
-            args.team.region_bytes,
-            args.rounds.copy_bytes,
-            args.row_bytes,
-            {args.biases[0], args.biases[1]},
-            args.out,
-            n};
   count_copies(mask_of, first, first + share.begin, n, next);
   for (int at = first + share.begin; at < first + share.end; at += kBatch) {
     const int count = min(kBatch, first + share.end - at);
     number_batch(mask_of, at, count, n, next, &batch);
-    if (n <= 4)
-      sum_batch<Type, 2, 4>(sums, batch, at, count);
-    else
-      sum_batch<Type, 1, 8>(sums, batch, at, count);
-    for (int i = warp_of_thread(); i < count && args.out_weights != nullptr; i += kWarps)
-      sum_weights(args, phase, batch, i, at + i);
+    sum_batch<Type>(args, phase, batch, at, count);
   }
   __syncthreads();
   const auto rank = static_cast<int>(threadIdx.x);

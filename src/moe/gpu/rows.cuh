@@ -38,7 +38,9 @@ class Piece {
     end_ = end;
 #pragma unroll
     for (uint32_t i = 0; i < kMost; ++i)
-      if (first_ + 32 * i < end_) v_[i] = load_vector(from + (first_ + 32 * i) * kVectorBytes);
+      v_[i] = first_ + 32 * i < end_
+                  ? load_vector(from + (first_ + 32 * i) * kVectorBytes)
+                  : uint4{};  // else it is kept from piece to piece, in registers
   }
   __device__ __forceinline__ void store(std::byte* to) const {
 #pragma unroll
