@@ -8,6 +8,7 @@
 //          j + 2 before all blocks of all ranks have taken j, this rank's too, and nobody takes j + 2
 //          before all have sent it. So steps of sending and of taking, of even rounds and of odd ones,
 //          are counted apart: of one count's steps none begins before all have done the one before.
+//          tests/python/moe/test_gpu_rounds.py goes through orders of blocks.
 // Order    what a block stored is before its arrival: all its threads meet, and one adds to the counter
 //          with release and acquire, of this GPU. The last block so has all blocks' stores before it,
 //          meets, and each of its threads releases one peer's flag, of the system (device::meet_in()).
