@@ -29,6 +29,7 @@ Status Gpu::set_up() {
   BRAID_ASSIGN_OR_RETURN(kernel_, kernels_->find(fatbin, "braid_copy_pages", 0));
   BRAID_ASSIGN_OR_RETURN(list_kernel_, kernels_->find(fatbin, "braid_copy_page_list", 0));
   BRAID_ASSIGN_OR_RETURN(fetch_kernel_, kernels_->find(fatbin, "braid_fetch_list", 0));
+  BRAID_RETURN_IF_ERROR(make(queues_.front()));  // most have one source
   BRAID_ASSIGN_OR_RETURN(pinned_, sys::Pages::map("pages for lists and slots", kPinnedBytes));
   BRAID_ASSIGN_OR_RETURN(const sys::DevicePtr address,
                          cuda_.register_host(pinned_.data(), kPinnedBytes));
@@ -127,17 +128,17 @@ Result<uint64_t> Gpu::fly(Flight& flight, const Queue& queue) {
   return flight.mark;
 }
 
+Status Gpu::make(Queue& queue) {
+  BRAID_ASSIGN_OR_RETURN(queue.fetched, sys::own<sys::DeviceMemory>(
+                                            cuda_, cuda_.alloc(kMostFetched * sizeof(PageEntry))));
+  BRAID_ASSIGN_OR_RETURN(queue.stream, sys::own<sys::OwnedStream>(
+                                           cuda_, cuda_.create_stream(sys::StreamPriority::kHigh)));
+  return {};
+}
+
 Result<size_t> Gpu::next_queue() {
   const size_t number = num_queues_given_ % kQueues;
-  Queue& queue = queues_[number];
-  if (!queue.stream.is_held()) {
-    BRAID_ASSIGN_OR_RETURN(
-        queue.fetched,
-        sys::own<sys::DeviceMemory>(cuda_, cuda_.alloc(kMostFetched * sizeof(PageEntry))));
-    BRAID_ASSIGN_OR_RETURN(
-        queue.stream,
-        sys::own<sys::OwnedStream>(cuda_, cuda_.create_stream(sys::StreamPriority::kHigh)));
-  }
+  if (!queues_[number].stream.is_held()) BRAID_RETURN_IF_ERROR(make(queues_[number]));
   ++num_queues_given_;
   return number;
 }

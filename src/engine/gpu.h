@@ -38,7 +38,8 @@ class Gpu {
   /// 8 bytes of pinned memory that hold 1.
   sys::DevicePtr one() const { return one_; }
 
-  /// One for each who asks, until there are no more: then one again that somebody else has.
+  /// One for each who asks, until there are no more: then one again that somebody else has. All but the
+  /// first are made here.
   Result<size_t> next_queue();
   /// Begins copies in a queue, as many as there is room for: `begun` of them. The mark by which done()
   /// tells that they are; 0 when there is no room now.
@@ -109,6 +110,7 @@ class Gpu {
   };
   Gpu(sys::Cuda& cuda, int device) : cuda_(cuda), device_(device) {}
   Status set_up();
+  Status make(Queue& queue);
   /// Lets the job read its list on the GPU, where that is worth it.
   Status fetch_list(Queue& queue, PageJob& job);
   Status share_out(std::byte* base, sys::DevicePtr address);
