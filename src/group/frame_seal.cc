@@ -5,6 +5,7 @@
 #include <array>
 
 #include "base/check.h"
+#include "group/own_crypto.h"
 #include "group/wire.h"
 
 namespace braid::group {
@@ -51,9 +52,11 @@ bool work(EVP_CIPHER_CTX* context, unsigned char* body, size_t bytes) {
 FrameSeal::FrameSeal(std::string_view key, Use use) : state_(std::make_unique<State>()) {
   BRAID_CHECK(state_->context != nullptr && key.size() == kSealKeyBytes, "a key of {} bytes",
               key.size());
-  const int set = EVP_CipherInit_ex(state_->context, EVP_aes_256_gcm(), nullptr,
+  EVP_CIPHER* const cipher = EVP_CIPHER_fetch(own_crypto(), "AES-256-GCM", nullptr);
+  const int set = EVP_CipherInit_ex(state_->context, cipher, nullptr,
                                     reinterpret_cast<const unsigned char*>(key.data()), nullptr,
                                     use == Use::kSeal ? 1 : 0);
+  EVP_CIPHER_free(cipher);  // the context keeps a reference
   BRAID_CHECK(set == 1, "libcrypto has no AES-256-GCM");
 }
 FrameSeal::~FrameSeal() = default;

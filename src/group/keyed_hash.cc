@@ -2,10 +2,10 @@
 
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
-#include <openssl/hmac.h>
 #include <openssl/params.h>
 
 #include "base/check.h"
+#include "group/own_crypto.h"
 
 namespace braid::group {
 
@@ -18,7 +18,7 @@ struct KeyedHash::State {
 };
 
 KeyedHash::KeyedHash(std::string_view key) : state_(std::make_unique<State>()) {
-  EVP_MAC* mac = EVP_MAC_fetch(nullptr, "HMAC", nullptr);
+  EVP_MAC* mac = EVP_MAC_fetch(own_crypto(), "HMAC", nullptr);
   BRAID_CHECK(mac != nullptr, "libcrypto has no HMAC");
   state_->context = EVP_MAC_CTX_new(mac);
   EVP_MAC_free(mac);  // the context keeps a reference

@@ -1,10 +1,8 @@
 #include "group/proof.h"
 
 #include <openssl/crypto.h>
-#include <openssl/evp.h>
-#include <openssl/hmac.h>
 
-#include "base/check.h"
+#include "group/keyed_hash.h"
 #include "sys/host/api.h"
 
 namespace braid::group {
@@ -34,13 +32,7 @@ Proof prove(std::string_view label, std::string_view token, const Session& sessi
   append(message, session.process);
   message.push_back(static_cast<char>(session.purpose));
   message += text;
-  Proof proof{};
-  unsigned int length = 0;
-  const auto* made = HMAC(EVP_sha256(), token.data(), static_cast<int>(token.size()),
-                          reinterpret_cast<const unsigned char*>(message.data()), message.size(),
-                          reinterpret_cast<unsigned char*>(proof.data()), &length);
-  BRAID_CHECK(made != nullptr && length == proof.size(), "HMAC-SHA256 gave {} bytes", length);
-  return proof;
+  return hmac(token, message);
 }
 
 std::string as_key(const Proof& proof) {

@@ -81,7 +81,7 @@ TEST_F(NodesPrograms, EveryByteIsRightAndRanksAgree) {
   for (; num_programs < wanted; num_programs += of_a_world, ++num_worlds) {
     const WorldTerms terms = world_of(num_worlds + number_from("BRAID_NODES_SEED", 0));
     const Tally one = run(terms, of_a_world);
-    ASSERT_EQ(one.wrong, 0U) << "seed " << terms.seed;
+    ASSERT_EQ(one.wrong, 0U) << "seed " << terms.seed << ": " << one.first_wrong;
     ASSERT_EQ(one.disagreed, 0U) << "seed " << terms.seed;
     ASSERT_EQ(one.ranks_hung, 0) << "seed " << terms.seed;
     ASSERT_EQ(one.ranks_with_error, 0) << "seed " << terms.seed << ": " << one.first_error;
@@ -122,15 +122,16 @@ TEST_F(NodesPrograms, AFailureAtAnyCallIsAnErrorOnAllOrOnNone) {
     const uint64_t at = i * spread + (wanted < most ? 14 : 0);
     WorldTerms terms;
     terms.seed = at;
-    // More than BRAID_NCCL_MEET, for which ranks wait that set up beside one which the library holds.
-    terms.most_idle_ns = 15_s;
+    // More than BRAID_NCCL_MEET for each race of a group's that waits, one after the other, for a rank
+    // which the library holds: of small and large messages of two operations.
+    terms.most_idle_ns = 45_s;
     const Failure how = at % 25 == 24 ? Failure::kSilent
                         : at % 2 == 0 ? Failure::kAnswer
                                       : Failure::kStuck;
     const Tally one = run(terms, 4 + at / 8, [&](NcclOfThreads& library) {
       library.fail_at(static_cast<int>(i % 4), at, how);
     });
-    EXPECT_EQ(one.wrong, 0U) << "failure at " << at;
+    EXPECT_EQ(one.wrong, 0U) << "failure at " << at << ": " << one.first_wrong;
     EXPECT_EQ(one.disagreed, 0U) << "failure at " << at;
     EXPECT_TRUE(one.ranks_with_error == 0 || one.ranks_with_error == 4)
         << "failure at " << at << ": " << one.ranks_with_error << ", " << one.first_error;
@@ -151,6 +152,22 @@ TEST_F(NodesPrograms, AFailureAtAnyCallIsAnErrorOnAllOrOnNone) {
       static_cast<unsigned long long>(num_worlds), static_cast<unsigned long long>(num_failed),
       static_cast<unsigned long long>(num_errors), static_cast<unsigned long long>(num_unseen),
       static_cast<double>(slowest_ns) * 1e-9);
+}
+
+/// A rank's thread and its watchdog find a failure at one time: bytes are no result because the one
+/// was amid its question when the other aborted what it asks.
+TEST_F(NodesPrograms, AnAbortAmidAQuestionIsNoAnswer) {
+  for (const uint64_t at : {214, 216, 218, 220}) {
+    WorldTerms terms;
+    terms.seed = at;
+    terms.watch_every_ns = 30_ms;
+    terms.asking_ns = 60_ms;
+    const Tally one = run(terms, 4 + at / 8, [&](NcclOfThreads& library) {
+      library.fail_at(2, at, Failure::kAnswer);
+    });
+    EXPECT_EQ(one.wrong, 0U) << "failure at " << at << ": " << one.first_wrong;
+    EXPECT_EQ(one.ranks_with_error, 4) << "failure at " << at;
+  }
 }
 
 }  // namespace

@@ -176,8 +176,8 @@ class RankCall {
 
   void fill(int turn) {
     const Bytes own = operand_of(rank_, call_.number, turn, send_bytes_);
-    if (recv_) std::fill_n(recv_->data(), recv_bytes_, std::byte{0xee});
-    if (!recv_) std::fill_n(send_->data(), send_->bytes(), std::byte{0xee});
+    if (recv_) std::fill_n(recv_->data(), recv_bytes_, kUntouched);
+    if (!recv_) std::fill_n(send_->data(), send_->bytes(), kUntouched);
     std::copy(own.begin(), own.end(), sent());
   }
   Call as_call(NcclComm comm, CudaStream stream) const {
@@ -193,23 +193,34 @@ class RankCall {
   }
   /// Bit 0: as on one node, bit 1: as over nodes. None: wrong.
   unsigned look(int turn, const std::vector<int>& node_of_rank) const {
-    if (!send_->is_guarded() || (recv_ && !recv_->is_guarded())) return 0;
-    std::vector<Bytes> operands;
-    std::vector<int> nodes;
-    for (const int member : members_) {
-      operands.push_back(operand_of(member, call_.number, turn, send_bytes_));
-      nodes.push_back(node_of_rank[static_cast<size_t>(member)]);
+    if (!is_guarded()) return 0;
+    const auto [flat, staged] = wanted(turn, node_of_rank);
+    const auto is_here = [this](const Bytes& bytes) {
+      return std::memcmp(received(), bytes.data(), bytes.size()) == 0;
+    };
+    return (is_here(flat) ? 1U : 0U) | (is_here(staged) ? 2U : 0U);
+  }
+  /// From what it is over nodes.
+  std::string what_differs(int turn, const std::vector<int>& node_of_rank) const {
+    if (!is_guarded()) return "memory beside it was written";
+    const Bytes due = wanted(turn, node_of_rank).second;
+    uint64_t first = due.size(), num = 0, num_untouched = 0;
+    for (uint64_t i = 0; i < due.size(); ++i) {
+      if (received()[i] == due[i]) continue;
+      first = std::min(first, i);
+      ++num;
+      num_untouched += received()[i] == kUntouched ? 1 : 0;
     }
-    const Bytes wanted = result(operands, {1, static_cast<int>(members_.size())});
-    const bool is_flat = std::memcmp(received(), wanted.data(), wanted.size()) == 0;
-    const fabric::NodeMap map = map_of(nodes);
-    if (call_.op != Op::kReduceScatter || !map.has_stages()) return is_flat ? 3 : 0;
-    const Bytes staged = result(operands, map);
-    const bool is_staged = std::memcmp(received(), staged.data(), staged.size()) == 0;
-    return (is_flat ? 1U : 0U) | (is_staged ? 2U : 0U);
+    if (num == 0) return "right by now";
+    return fmt::format(
+        "{} of {} bytes differ, {} of them were not written; byte {} is {:02x}, not {:02x}", num,
+        due.size(), num_untouched, first, static_cast<int>(received()[first]),
+        static_cast<int>(due[first]));
   }
 
  private:
+  static constexpr std::byte kUntouched{0xee};
+
   uint64_t block() const { return call_.count * dtype_bytes(call_.dtype); }
   std::byte* sent() const {
     return send_->data() + (!recv_ && call_.op == Op::kAllGather ? place_ * block() : 0);
@@ -227,6 +238,20 @@ class RankCall {
       numbered.push_back(static_cast<int>(found - seen.begin()));
     }
     return fabric::node_map_of(numbered);
+  }
+  bool is_guarded() const { return send_->is_guarded() && (!recv_ || recv_->is_guarded()); }
+  /// As on one node, and as over nodes.
+  std::pair<Bytes, Bytes> wanted(int turn, const std::vector<int>& node_of_rank) const {
+    std::vector<Bytes> operands;
+    std::vector<int> nodes;
+    for (const int member : members_) {
+      operands.push_back(operand_of(member, call_.number, turn, send_bytes_));
+      nodes.push_back(node_of_rank[static_cast<size_t>(member)]);
+    }
+    Bytes flat = result(operands, {1, static_cast<int>(members_.size())});
+    const fabric::NodeMap map = map_of(nodes);
+    if (call_.op != Op::kReduceScatter || !map.has_stages()) return {flat, flat};
+    return {std::move(flat), result(operands, map)};
   }
   Bytes result(const std::vector<Bytes>& operands, const fabric::NodeMap& map) const {
     if (call_.op == Op::kAllReduce) return sum_of(operands, 0, call_, map);

@@ -18,6 +18,9 @@ struct WorldTerms {
   uint64_t seed = 0;
   Odd odd = Odd::kNothing;
   int64_t most_idle_ns = 30_s;  // the watchdog's patience with calls that do not end
+  int64_t watch_every_ns = 2_ms;
+  /// What a rank's thread takes to ask for errors, once the library has failed.
+  int64_t asking_ns = 0;
 };
 
 struct Tally {
@@ -29,6 +32,7 @@ struct Tally {
   bool has_failed = false;  // the library, at a call
   int64_t first_to_last_error_ns = 0;
   std::string first_error;
+  std::string first_wrong;  // one rank's, and when each rank had its error
 };
 
 class World {
@@ -83,11 +87,14 @@ class World {
     std::array<sys::Stream, 2> streams;
     std::mutex mutex;             // of the next
     std::vector<NcclComm> comms;  // by family; null: none
+    std::mutex asking;  // held by who asks for errors beside the watchdog, until it has heard
     std::atomic<uint64_t> progress{0};
     std::atomic<bool> has_error{false}, has_ended{false}, is_aborted{false};
     int64_t error_at_ns = 0;
     std::string error;
     uint64_t wrong = 0;
+    int64_t asked_at_ns = 0;  // for errors, without one, before the first wrong result
+    std::string first_wrong;
     std::vector<std::pair<uint64_t, uint64_t>> routes;  // taken, handed on; of steps of all ranks
     Tally tally;
   };
@@ -252,23 +259,37 @@ class World {
   bool check(Rank& rank, const Step& step, const std::vector<RankCall>& calls, int turn) {
     for (size_t i = 0; i < calls.size(); ++i) {
       const bool is_told = is_troubled(rank);
+      const int64_t asked_at_ns = now_ns();
       const unsigned seen = calls[i].look(turn, terms_.node_of_rank);
       if (is_told) return false;
       masks_[step.calls[i].number] &= seen != 0 ? seen : 3U;
-      rank.wrong += seen == 0 ? 1 : 0;
+      if (seen == 0) note_wrong(rank, asked_at_ns, step.calls[i], calls[i], turn);
     }
     return true;
   }
+  void note_wrong(Rank& rank, int64_t asked_at_ns, const PlannedCall& planned, const RankCall& call,
+                  int turn) {
+    if (rank.wrong++ > 0) return;
+    rank.asked_at_ns = asked_at_ns;
+    rank.first_wrong = fmt::format("rank {}, {} on communicator {}, call {}, turn {}: {}",
+                                   rank.number, op_name(planned.op), planned.family, planned.number,
+                                   turn, call.what_differs(turn, terms_.node_of_rank));
+  }
+  /// Of a communicator that its own watchdog aborts nothing is known any more, nor may it be asked.
   bool is_troubled(Rank& rank) {
-    if (rank.is_aborted || rank.has_error) return true;
-    for (const NcclComm comm : rank.comms) {
-      NcclResult error = NcclResult::kSuccess;
-      if (comm != nullptr) (void)rank.shim->get_async_error(comm, &error);
-      if (error == NcclResult::kSuccess) continue;
-      fail(rank, "an async error, " + std::to_string(static_cast<int>(error)));
-      return true;
+    NcclResult error = NcclResult::kSuccess;
+    {
+      const std::lock_guard nobody_aborts(rank.asking);
+      if (rank.is_aborted || rank.has_error) return true;
+      if (library_->has_failed())
+        std::this_thread::sleep_for(std::chrono::nanoseconds(terms_.asking_ns));
+      for (const NcclComm comm : rank.comms)
+        if (comm != nullptr && error == NcclResult::kSuccess)
+          (void)rank.shim->get_async_error(comm, &error);
     }
-    return false;
+    if (error == NcclResult::kSuccess) return false;
+    fail(rank, "an async error, " + std::to_string(static_cast<int>(error)));
+    return true;
   }
 
   bool split(Rank& rank, const Step& step) {
@@ -307,7 +328,7 @@ class World {
         const std::lock_guard lock(rank.mutex);
         look_at(rank);
       }
-      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+      std::this_thread::sleep_for(std::chrono::nanoseconds(terms_.watch_every_ns));
     }
   }
 
@@ -347,7 +368,10 @@ class World {
   }
   /// In a group, as PyTorch does: the work of one communicator may lie behind that of another.
   void abort(Rank& rank) {
-    rank.is_aborted = true;
+    {
+      const std::lock_guard nobody_asks(rank.asking);
+      rank.is_aborted = true;
+    }
     (void)rank.shim->group_start();
     for (NcclComm& comm : rank.comms)
       if (comm != nullptr) (void)rank.shim->abort(comm);
@@ -373,6 +397,7 @@ class World {
     int64_t first = INT64_MAX, last = 0;
     for (const auto& rank : ranks_) {
       all.wrong += rank->wrong;
+      if (rank->wrong > 0 && all.first_wrong.empty()) all.first_wrong = story_of(*rank);
       if (!rank->has_error) continue;
       ++all.ranks_with_error;
       if (rank->error_at_ns < first) all.first_error = rank->error;
@@ -387,6 +412,19 @@ class World {
         all.disagreed += rank->routes[i] == ranks_[0]->routes[i] ? 0 : 1;
     }
     return all;
+  }
+  /// An error from before the rank asked was kept from it; one from after was not told in time.
+  std::string story_of(const Rank& wrong) const {
+    std::string story = wrong.first_wrong;
+    for (const auto& rank : ranks_) {
+      const int64_t later_ns = rank->error_at_ns - wrong.asked_at_ns;
+      story += fmt::format("; rank {}: ", rank->number);
+      story += rank->has_error ? fmt::format("{}, {} {} rank {} asked", rank->error,
+                                             format_ns(std::abs(later_ns)),
+                                             later_ns < 0 ? "before" : "after", wrong.number)
+                               : std::string("no error");
+    }
+    return story;
   }
   /// In peace nothing of braid's is left on any GPU.
   void end() {
