@@ -3,6 +3,7 @@
 import json
 import os
 import pickle
+import random
 import signal
 import socket
 import subprocess
@@ -16,7 +17,6 @@ import pytest
 
 import braid
 from braid import timeline
-from braid.launch import free_port
 
 
 def use(comm):
@@ -123,8 +123,23 @@ def test_ranks_that_only_send_show_their_links(ranks, tmp_path):
     assert ranks(2, body, options) == [(1 << 21, 0), (0, 1 << 21)]
 
 
+def two_free_ports():
+    """The first of two neighbours, rank 0's and rank 1's, below those that the kernel gives to
+    whoever connects: it may give out the second one at any time.
+    """
+    while True:
+        port = random.randrange(20000, 30000)
+        with socket.socket() as one, socket.socket() as other:
+            try:
+                one.bind(("127.0.0.1", port))
+                other.bind(("127.0.0.1", port + 1))
+            except OSError:
+                continue
+            return port
+
+
 def test_shares_outlast_calls_that_move_nothing(ranks):
-    port = free_port()
+    port = two_free_ports()
 
     def shares(rank):
         with urllib.request.urlopen(f"http://127.0.0.1:{port + rank}/metrics", timeout=5) as reply:
@@ -186,7 +201,7 @@ def test_every_rank_has_a_file(ranks, tmp_path):
 
 
 def test_counts_are_served(ranks):
-    port = free_port()
+    port = two_free_ports()
 
     def page(rank):
         with urllib.request.urlopen(f"http://127.0.0.1:{port + rank}/metrics", timeout=5) as reply:
