@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <thread>
+#include <utility>
 
 namespace braid::moe {
 namespace {
@@ -33,12 +34,17 @@ class Wire {
     const std::lock_guard lock(mutex);
     room = more;
   }
-  void mend() { lose(-1); }
+  /// When the lane next goes on: its state changes in its own thread alone, as a real one's.
+  void mend() {
+    const std::lock_guard lock(mutex);
+    is_mended = true;
+  }
   std::mutex mutex;
   std::vector<Piece> put, coming;
-  bool is_full = false;  // under mutex
-  int room = -1;         // under mutex; any number
-  bool is_dead = false;  // under mutex: what is lost is lost for good
+  bool is_full = false;    // under mutex
+  int room = -1;           // under mutex; any number
+  bool is_mended = false;  // under mutex
+  bool is_dead = false;    // under mutex: what is lost is lost for good
 };
 
 class WireLane final : public transport::Lane {
@@ -71,7 +77,11 @@ class WireLane final : public transport::Lane {
   uint64_t acked(int) const override { return 0; }
   void for_each_unacked(int, const std::function<void(const transport::Arrival&)>&) const override {
   }
-  bool progress() override { return false; }
+  bool progress() override {
+    const std::lock_guard lock(wire_.mutex);
+    if (std::exchange(wire_.is_mended, false)) wire_.room = -1, wire_.is_full = false;
+    return false;
+  }
   int64_t next_event_ns() const override { return 0; }
   Status health(int) const override {
     const std::lock_guard lock(wire_.mutex);
@@ -175,18 +185,15 @@ TEST_F(MoeProxy, HandsOnToItsNodeMateAndDoesNotEndBefore) {
 
 // An ack that waited behind a round's rows came when the link had nothing left to carry.
 TEST_F(MoeProxy, PutsAcksBeforeRowsThatWait) {
-  start();
   wire.is_full = true;
+  start();
   const std::vector<std::byte> row(300, std::byte{7});
   const Windows::Place places[] = {{kSource, layout.region(0, kRank)}};
   proxy->put(places, row);
   proxy->signal(kSource, layout.flag_line(0, kRank), {}, 5);
   proxy->signal(kSource, layout.ack_line(1, kRank), {}, 4);
   proxy->signal(kSource + 1, layout.ack_line(1, kRank), {}, 4);
-  {
-    const std::lock_guard lock(wire.mutex);
-    wire.is_full = false;
-  }
+  wire.mend();
   ASSERT_TRUE(soon([&] { return wire.all_put().size() == 2 + 4 + 1; }));
   const auto put = wire.all_put();
   for (size_t i = 0; i < 2; ++i) {
