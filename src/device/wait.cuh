@@ -56,10 +56,11 @@ static __device__ __noinline__ bool wait_on(const Watch& watch, const uint64_t* 
   }
 }
 
-/// As below, of a flag that was looked at before, for it to be there by now.
+/// As below, of a flag that was looked at before, for it to be there by now. kSleepNs: wait_gently()'s.
+template <uint32_t kSleepNs = 0>
 __device__ __forceinline__ bool wait_for(const Watch& watch, const uint64_t* flag,
                                          const Expected& expected, uint64_t looked) {
-  if (looked < expected.value && !wait_on(watch, flag, expected)) return false;
+  if (looked < expected.value && !wait_on<kSleepNs>(watch, flag, expected)) return false;
   (void)load_acquire(flag);
   return true;
 }
@@ -79,10 +80,7 @@ __device__ __forceinline__ bool wait_for(const Watch& watch, const uint64_t* fla
 /// so, and 572 with sleep.
 __device__ __forceinline__ bool wait_gently(const Watch& watch, const uint64_t* flag,
                                             const Expected& expected, uint64_t looked) {
-  constexpr uint32_t kSleepNs = 200;
-  if (looked < expected.value && !wait_on<kSleepNs>(watch, flag, expected)) return false;
-  (void)load_acquire(flag);
-  return true;
+  return wait_for<200>(watch, flag, expected, looked);
 }
 __device__ __forceinline__ bool wait_gently(const Watch& watch, const uint64_t* flag,
                                             const Expected& expected) {

@@ -41,20 +41,23 @@ class Plan:
     fault: str = ""
 
 
+def roles_of(blocks: int, rounds: int) -> tuple[int, int]:
+    """How many blocks send, and how many take."""
+    if rounds == 1 or blocks == 1:
+        return blocks, blocks
+    return blocks // 2, blocks - blocks // 2
+
+
 class Kernel:
     """One kernel of one rank: its blocks' roles and the steps that they count."""
 
     def __init__(self, ranks: list[Rank], rank: Rank, plan: Plan) -> None:
         self.ranks, self.rank, self.plan = ranks, rank, plan
-        both = plan.rounds == 1 or rank.blocks == 1
-        self.senders = rank.blocks if both else rank.blocks // 2
-        self.takers = rank.blocks if both else rank.blocks - self.senders
+        self.senders, self.takers = roles_of(rank.blocks, plan.rounds)
 
     def senders_of(self, rank: Rank, round_: int) -> int:
-        if rank.blocks == 1 or self.plan.rounds == 1:
-            return rank.blocks
         is_begin = not self.plan.is_combine and round_ == 0
-        return rank.blocks if is_begin else rank.blocks // 2
+        return rank.blocks if is_begin else roles_of(rank.blocks, self.plan.rounds)[0]
 
     def arrive(self, kind: str, step: int, blocks: int, base: dict[tuple[str, int], int]) -> bool:
         key = (kind, 0 if self.plan.fault == "one count" else step % HALVES)
@@ -81,12 +84,9 @@ class Kernel:
         half = phase % HALVES
         for peer in self.ranks:
             yield lambda: True
-            peer.untaken[half, self.rank.number] = set(range(self.kernel_takers(peer)))
+            takers = roles_of(peer.blocks, self.plan.rounds)[1]
+            peer.untaken[half, self.rank.number] = set(range(takers))
             peer.flags[half, self.rank.number] = phase
-
-    def kernel_takers(self, peer: Rank) -> int:
-        both = self.plan.rounds == 1 or peer.blocks == 1
-        return peer.blocks if both else peer.blocks - peer.blocks // 2
 
     def take(self, taker: int, phase: int, round_: int) -> None:
         half = phase % HALVES
@@ -103,8 +103,7 @@ class Kernel:
 
     def block(self, block: int) -> Waits:
         rank, plan, rounds = self.rank, self.plan, self.plan.rounds
-        base, begun, call = dict(rank.settled), rank.phase + 1, rank.call + 1
-        base = defaultdict(int, base)
+        base, begun, call = defaultdict(int, rank.settled), rank.phase + 1, rank.call + 1
         first = 0 if plan.is_combine else 1  # of a dispatch, begin has sent round 0
         if not plan.is_combine:
             begun, call = rank.phase, rank.call
