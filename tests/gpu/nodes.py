@@ -11,9 +11,9 @@ pair calls go by braid, between pairs by NCCL's sockets on loopback. Nothing is 
 
 Results are compared bit by bit with the CPU's: fp32 in rank order in a node, one rounding, fp32 in
 the order of nodes, one rounding; exact ones without the first rounding; an average divides in the
-last step. The exit code is 1 when one
-element differs, or when a call went where it should not. NODES_SECONDS is how long, NODES_RECORD a
-file for what was found, NODES_COMMIT what it says of the code.
+last step. The exit code is 1 when one element differs, or when a call went where it should not.
+NODES_SECONDS is how long, NODES_SEED which calls, NODES_RECORD a file for what was found,
+NODES_COMMIT what it says of the code.
 """
 
 import ctypes
@@ -37,6 +37,7 @@ import torch.distributed as dist  # noqa: E402
 import braid  # noqa: E402
 
 SECONDS = float(os.environ.get("NODES_SECONDS", "12"))
+SEED = int(os.environ.get("NODES_SEED", "7"))
 OPS = ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "send", "recv"]
 FLOATS = [torch.bfloat16, torch.float16, torch.float32, torch.float64]
 WHOLE = [torch.int32, torch.int64, torch.uint8]
@@ -57,7 +58,7 @@ def counts() -> tuple[dict[str, int], dict[str, int]]:
 
 def operand(rank: int, call: int, count: int, dtype: torch.dtype) -> torch.Tensor:
     """The same on every rank that asks."""
-    made = torch.Generator().manual_seed(1000 * call + rank)
+    made = torch.Generator().manual_seed(1000 * (call + 1_000_000 * SEED) + rank)
     if dtype.is_floating_point:
         return (torch.randn(count, generator=made, dtype=torch.float64) * 3).to(dtype)
     return torch.randint(0, 50, (count,), generator=made, dtype=torch.int64).to(dtype)
@@ -132,7 +133,7 @@ class Checks:
 
 def random_calls(checks: Checks) -> None:
     """All types, operators and some sizes for so many seconds by rank 0's clock."""
-    chooser = random.Random(7)
+    chooser = random.Random(SEED)
     end = time.monotonic() + SECONDS
     call = 0
     while True:
@@ -195,7 +196,7 @@ def record(checks: Checks, seconds: float) -> None:
         return
     found = {
         "schema": "braid.nodes_gpu/1",
-        "command": f"NODES_SECONDS={SECONDS:g} scripts/gpu_test nodes",
+        "command": f"NODES_SECONDS={SECONDS:g} NODES_SEED={SEED} scripts/gpu_test nodes",
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": os.environ.get("NODES_COMMIT", "unknown"),
         "dirty": "NODES_COMMIT" not in os.environ,
