@@ -65,21 +65,6 @@ class Table:
     def from_trainer(self, rank: int) -> list[Route]:
         return [route for route in self.routes if route.source == rank]
 
-    def in_turn(self, rank: int) -> list[Route]:
-        """from_trainer(), and of each parameter begins with another worker than its neighbours do.
-
-        All trainers that began with worker 0 would meet there, while the links of the others have
-        nothing to do. The routes to one worker stay in their order.
-        """
-        count = max(1, len(self.workers))
-
-        def turn(route: Route) -> int:
-            return (route.target - rank) % count
-
-        routes = self.from_trainer(rank)
-        of_one = itertools.groupby(routes, lambda r: self.trainers[rank][r.source_piece].name)
-        return [route for _, some in of_one for route in sorted(some, key=turn)]
-
     def to_worker(self, rank: int) -> list[Route]:
         return [route for route in self.routes if route.target == rank]
 

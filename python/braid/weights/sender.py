@@ -122,7 +122,7 @@ class Sender(Station):
         table = self._plan(told)
         self.kept.clear()  # of the plan before
         self._routes, counts = [], dict[int, int]()
-        for route in table.in_turn(self.rank):
+        for route in table.from_trainer(self.rank):
             number = counts.get(route.target, 0)
             counts[route.target] = number + 1
             self._routes.append(_Numbered(route, number, table.runs(route)))

@@ -296,28 +296,3 @@ def test_many_ranks_are_sent_to_evenly():
         p.elements() * 2 for rank in table.workers for p in rank
     )
     assert max(table.bytes_sent()) <= 1.05 * min(table.bytes_sent())
-
-
-def test_trainers_begin_with_different_workers():
-    shapes = {f"layers.{n}.w": (12, 8) for n in range(3)}
-
-    def held(count, cut):
-        return [
-            [
-                piece_of(name, "float32", shape, *boxes(shape, (count,), (rank,), [cut])[0], n, 0)
-                for n, (name, shape) in enumerate(shapes.items())
-            ]
-            for rank in range(count)
-        ]
-
-    made = plan(held(4, Shard(0)), held(4, Shard(1)))
-    for rank in range(4):
-        routes = made.in_turn(rank)
-        assert sorted(routes) == sorted(made.from_trainer(rank))
-        for parameter in range(3):
-            some = [r for r in routes if r.source_piece == parameter]
-            assert routes[4 * parameter : 4 * parameter + 4] == some
-            assert [r.target for r in some] == [(rank + turn) % 4 for turn in range(4)]
-        for target in range(4):
-            to_one = [r for r in made.from_trainer(rank) if r.target == target]
-            assert [r for r in routes if r.target == target] == to_one

@@ -111,9 +111,9 @@ class Peer(peer.Peer):
         return {"plan_ms": took_ms, "routes": len(self._table.routes)}
 
     def _amounts(self, rank: int) -> dict[int, int]:
-        """Bytes from a trainer to each worker, in the order in which it sends."""
+        """Bytes from a trainer to each worker."""
         found: dict[int, int] = {}
-        for route in self._table.in_turn(rank):
+        for route in self._table.from_trainer(rank):
             found[route.target] = found.get(route.target, 0) + 2 * route.elements()
         return found
 
