@@ -6,6 +6,7 @@
 #include "buffer.h"
 #include "comm.h"
 #include "errors.h"
+#include "unlocked.h"
 
 namespace nb = nanobind;
 
@@ -23,7 +24,7 @@ std::span<const std::byte> bytes_of(const Buffer& buffer, const char* name) {
 uint64_t sum(const nb::object& object, uint64_t before) {
   const Buffer buffer = Buffer::borrow(object, {"crc64", "data"}, Access::kRead);
   const auto bytes = bytes_of(buffer, "crc64");
-  const nb::gil_scoped_release released;
+  const Unlocked released;
   return crc64(bytes, before);
 }
 
@@ -41,7 +42,7 @@ uint64_t sum_of_runs(const nb::object& object, const nb::object& begins, uint64_
   if (!at.empty() && (run_bytes > bytes.size() || last > bytes.size() - run_bytes))
     raise_if_failed(invalid_argument("{}: a run of {} bytes from {} on, of {} bytes", name,
                                      run_bytes, last, bytes.size()));
-  const nb::gil_scoped_release released;
+  const Unlocked released;
   return crc64_of_runs(bytes.data(), at, run_bytes, before);
 }
 

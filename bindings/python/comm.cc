@@ -16,6 +16,7 @@
 #include "fabric/merge.h"
 #include "group/group.h"
 #include "plan/plan.h"
+#include "unlocked.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;  // NOLINT(google-build-using-namespace): "_a" has no other way
@@ -75,6 +76,7 @@ Status look_for_signals() {
   thread_local int64_t next_ns = 0;
   if (now_ns() < next_ns) return {};
   next_ns = now_ns() + kEveryNs;
+  if (is_ending()) return unavailable("interrupted by the end of the program");
   const nb::gil_scoped_acquire gil;
   if (PyErr_Occurred() == nullptr && PyErr_CheckSignals() == 0) return {};
   return unavailable("interrupted by a signal");
@@ -88,7 +90,7 @@ plan::Request request_of(comm::Comm& comm, const std::string& op, uint64_t bytes
 // to look for signals.
 template <typename Answer>
 auto unlocked(Answer answer) {
-  const nb::gil_scoped_release released;
+  const Unlocked released;
   return answer();
 }
 
@@ -132,7 +134,7 @@ PyComm::PyComm(const nb::dict& options, const nb::object& progress,
   const coll::TuneProgress callback = progress_of(progress);
   Status status;
   {
-    const nb::gil_scoped_release released;
+    const Unlocked released;
     Result<std::unique_ptr<comm::Comm>> made =
         comm::Comm::create(identity, config, &look_for_signals);
     status = made.status();
@@ -144,7 +146,7 @@ PyComm::PyComm(const nb::dict& options, const nb::object& progress,
   // The last callback may have left what ends the program, and no look at signals came after it.
   if (PyErr_Occurred() != nullptr) status = unavailable("interrupted by a signal");
   if (!status.ok() && comm_ != nullptr) {
-    const nb::gil_scoped_release released;
+    const Unlocked released;
     (void)comm_->close(/*say_farewell=*/false);  // a farewell would wait for ranks that go on
     comm_.reset();
   }
@@ -154,14 +156,14 @@ PyComm::PyComm(const nb::dict& options, const nb::object& progress,
 // A farewell may wait for others, which may be threads of this process.
 PyComm::~PyComm() {
   if (comm_ == nullptr) return;
-  const nb::gil_scoped_release released;
+  const Unlocked released;
   comm_.reset();
 }
 
 void PyComm::close(bool say_farewell) {
   Status status;
   {
-    const nb::gil_scoped_release released;
+    const Unlocked released;
     status = comm_->close(say_farewell);
   }
   raise_if_failed(status);

@@ -55,7 +55,7 @@ auto wait_in_slices(int64_t timeout_ns, const PyEngine* engine, Look&& look) {
   const Deadline deadline = Deadline::after_ns(timeout_ns);
   while (true) {
     auto found = [&] {
-      const nb::gil_scoped_release released;
+      const Unlocked released;
       return look(Deadline::at_ns(std::min(deadline.at_ns(), now_ns() + kSliceNs)));
     }();
     if (found || deadline.passed() || (engine != nullptr && engine->is_closed())) return found;
@@ -133,7 +133,7 @@ template <typename Begin>
 auto begin(const PyEngine& self, Begin&& call_it) {
   const PyEngine::Call call(self);
   auto begun = [&] {
-    const nb::gil_scoped_release released;
+    const Unlocked released;
     return call_it(*call.operator->());
   }();
   return value_or_raise(std::move(begun));
@@ -143,7 +143,7 @@ auto begin(const PyEngine& self, Begin&& call_it) {
 template <typename Ask>
 auto ask(const PyEngine& self, Ask&& question) {
   const PyEngine::Call call(self);
-  const nb::gil_scoped_release released;
+  const Unlocked released;
   return question(*call.operator->());
 }
 
@@ -213,7 +213,7 @@ void register_parts(nb::module_& module) {
       .def("then",
            [](Ticket& t, const nb::object& callable) {
              Callback call = callback_of(callable);
-             const nb::gil_scoped_release released;
+             const Unlocked released;
              return t.then(std::move(call));
            })
       .def("error", [](const Ticket& t) { return exception_of(t.status()); })

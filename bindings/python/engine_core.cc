@@ -89,18 +89,18 @@ void PyEngine::close() {
         invalid_argument("engine: a callback may not close it; it would wait for itself"));
   }
   if (is_closing_.exchange(true)) {  // by another thread: peers may write until it is through
-    const nb::gil_scoped_release released;
+    const Unlocked released;
     while (!is_ended_) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     return;
   }
   end_watches();
   {
-    const nb::gil_scoped_release released;
+    const Unlocked released;
     while (num_calls_ != 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   end_watches();  // of a call that was under way
   {
-    const nb::gil_scoped_release released;
+    const Unlocked released;
     engine_.reset();
   }
   buffers_.clear();
@@ -123,7 +123,7 @@ void PyEngine::end_watches() {
   std::vector<std::unique_ptr<engine::Watch>> ending;
   for (const WatchPtr& watch : watches_) ending.push_back(std::move(*watch));
   watches_.clear();
-  const nb::gil_scoped_release released;  // a callback that runs needs it
+  const Unlocked released;  // a callback that runs needs it
   ending.clear();
 }
 
@@ -136,7 +136,7 @@ PyEngine::Call::Call(const PyEngine& self)
 void PyWatch::close() {
   if (watch_ == nullptr || *watch_ == nullptr) return;
   std::unique_ptr<engine::Watch> ended = std::move(*watch_);
-  const nb::gil_scoped_release released;  // a callback that runs needs it
+  const Unlocked released;  // a callback that runs needs it
   ended.reset();
 }
 

@@ -59,7 +59,7 @@ class PyExchange {
  public:
   explicit PyExchange(PyComm& self) : comm_(self.get()) {
     {
-      const nb::gil_scoped_release released;
+      const Unlocked released;
       exchange_ = std::make_unique<coll::Exchange>(comm_);
     }
     raise_if_failed(exchange_->status());

@@ -454,6 +454,40 @@ def test_a_fork_ends_without_its_parents_engine():
     assert done.returncode == 3
 
 
+ENDS = """
+import contextlib, sys, threading, time
+import numpy as np
+import braid
+engine = braid.Engine(nics="none", token="t", hosts="127.0.0.1")
+comm = braid.init()
+ticket = engine.expect(1, 1)
+
+def write_on():
+    region = engine.register(bytearray(1 << 20))
+    with contextlib.suppress(braid.Error):
+        while True:
+            engine.write(region, region.descriptor).wait()
+
+def reduce_on():
+    elements = np.ones(1 << 20, np.float32)
+    while True:
+        comm.all_reduce(elements)
+
+for _ in range(4):
+    threading.Thread(target=eval(sys.argv[1]), daemon=True).start()
+time.sleep(0.1)
+"""
+
+
+@pytest.mark.parametrize("wait", ["ticket.wait", "write_on", "reduce_on"])
+def test_a_program_ends_well_though_threads_of_it_wait(wait):
+    """They are of no account at its end, and must not end it by a signal."""
+    command = [sys.executable, "-c", ENDS, wait]
+    for _ in range(3):  # what went wrong did so in two of three
+        done = subprocess.run(command, timeout=60, check=False, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize(
     ("wrong", "error", "words"),
     [
