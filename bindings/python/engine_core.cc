@@ -23,6 +23,14 @@ class InCallback {
  private:
   const bool was_;
 };
+
+// It would be found on a thread of ours, which can tell nobody.
+void refuse_uncallable(const nb::object& callable) {
+  if (PyCallable_Check(callable.ptr()) != 0) return;
+  const auto found = nb::cast<std::string>(nb::str(callable.type().attr("__name__")));
+  raise_if_failed(
+      invalid_argument("engine: callback: asked for what can be called, found {}", found));
+}
 }  // namespace
 
 std::shared_ptr<nb::object> keep(nb::object callable) {
@@ -35,6 +43,7 @@ std::shared_ptr<nb::object> keep(nb::object callable) {
 
 engine::Callback callback_of(const nb::object& callable) {
   if (callable.is_none()) return {};
+  refuse_uncallable(callable);
   return [kept = keep(callable)](const Status& status) {
     if (!nb::is_alive()) return;
     const nb::gil_scoped_acquire locked;

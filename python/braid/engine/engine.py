@@ -66,7 +66,9 @@ class Engine(Transfers):
         most_transfers: int = 16384,
         cores: Literal["auto", "off"] = "auto",
     ) -> None:
-        secret = os.environ.get("BRAID_JOB_TOKEN", "") if token is None else token
+        values.of_kind(name, str, "engine: name")
+        values.of_kind(local, bool, "engine: local")
+        secret = os.environ.get("BRAID_JOB_TOKEN", "") if token is None else _secret(token)
         places = _hosts(hosts, has_token=bool(secret))
         self._name = name
         super().__init__(
@@ -123,7 +125,9 @@ class Engine(Transfers):
         """Returns when close() is through: until then bytes may land, though `closed` is true from
         its begin on. At once in a fork, where nothing of ours lands. Timeout.
         """
-        if self._process == os.getpid() and not self._ended.wait(timeout):
+        limit = None if timeout is None else values.nanoseconds(timeout, "wait_closed", 0) / 1e9
+        most = threading.TIMEOUT_MAX
+        if self._process == os.getpid() and not self._ended.wait(limit and min(limit, most)):
             raise Timeout(f"engine: '{self._name}' is not closed after a wait of {timeout} s")
 
     def __enter__(self) -> Self:
@@ -186,7 +190,7 @@ class Engine(Transfers):
         """
         number = values.whole(imm, "expect: imm", 2**32 - 1)
         core = self._live().expect(number, values.whole(count, "expect: count"), callback, flag)
-        return Ticket(core, lambda: self._live().forget(number, core))
+        return Ticket(core, lambda: None if core.is_done() else self._live().forget(number, core))
 
     def forget(self, imm: int) -> None:
         """The expectation ends as Cancelled; what has arrived stays counted."""
@@ -230,6 +234,9 @@ class Engine(Transfers):
         Values in between may be passed over: take what has happened since, do not count calls.
         False from the callback ends it. It runs on a thread of its own. Exhausted: 512 are watched.
         """
+        if not callable(callback):
+            found = type(callback).__name__
+            raise InvalidArgument(f"watch: callback: asked for what can be called, found {found}")
         return Watch(self._live().watch(lambda before, now: callback(before, now) is not False))
 
     # --- peers ---
@@ -260,9 +267,12 @@ class Engine(Transfers):
         more (InvalidArgument), on no peer; take another one.
         """
         group = values.several(peers, "barrier: peers")
+        for peer in group:
+            self._peer(peer)
         number = values.whole(imm, "barrier: imm", 2**32 - 1)
         if number in self._broken_barriers:
             raise InvalidArgument(f"barrier: one under immediate {imm} has failed: take another")
+        values.nanoseconds(timeout, "barrier", 0)
         until = time.monotonic() + (self._timeout if timeout is None else timeout)
         # First: who expects it already has signalled nobody.
         arrived = self.expect(number, len(group))
@@ -328,6 +338,8 @@ def _hosts(hosts: str | Sequence[str] | None, *, has_token: bool) -> list[str]:
     if hosts is None:
         return _braid.engine.choose_hosts(has_token)
     places = [hosts] if isinstance(hosts, str) else values.several(hosts, "engine: hosts")
+    for place in places:
+        values.of_kind(place, str, "engine: hosts")
     if not places:
         raise InvalidArgument("engine: hosts: asked for one at least, found none")
     return places
@@ -344,6 +356,13 @@ def _nics(nics: str | Sequence[str], hosts: list[str], local: bool) -> list[tupl
         _braid.engine.parse_nic(values.of_kind(nic, str, "engine: nics"))
         for nic in values.several(nics, "engine: nics")
     ]
+
+
+def _secret(token: str) -> str:
+    """Of what is none only the type is named: it may be one all the same."""
+    if not isinstance(token, str):
+        raise InvalidArgument(f"engine: token: asked for a str, found {type(token).__name__}")
+    return token
 
 
 def _cores(cores: str) -> str:

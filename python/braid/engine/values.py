@@ -1,6 +1,5 @@
 """What users hand in, as the core wants it; what it cannot be is refused by name."""
 
-import math
 import operator
 from collections.abc import Iterable, Sequence
 from typing import Any, SupportsIndex, TypeAlias, TypeVar
@@ -41,11 +40,19 @@ def nanoseconds(seconds: float | None, what: str, default_ns: int) -> int:
     """At least 1 for a time that is given: the core takes 0 for none."""
     if seconds is None:
         return default_ns
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or math.isnan(seconds):
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or seconds != seconds:
         raise InvalidArgument(f"{what}: timeout: asked for seconds, found {seconds!r}")
     if seconds < 0:
         raise InvalidArgument(f"{what}: timeout: asked for 0 s or more, found {seconds}")
     return FOREVER_NS if seconds > FOREVER_NS / 1e9 else max(1, round(seconds * 1e9))
+
+
+def seconds(value: float, what: str) -> float:
+    """0 or more, infinity too. Of what is no number no clock would ever pass the end."""
+    if value is None:
+        raise InvalidArgument(f"{what}: timeout: asked for seconds, found None")
+    nanoseconds(value, what, 0)
+    return value
 
 
 def of_kind(value: object, kind: type[Kind], what: str) -> Kind:

@@ -41,10 +41,7 @@ def seconds(timeout: float | None, what: str) -> float | None:
 
 def given_seconds(timeout: float, what: str) -> float:
     """0 or more, infinity too."""
-    if timeout is None:
-        raise InvalidArgument(f"{what}: timeout: asked for seconds, found None")
-    values.nanoseconds(timeout, what, 0)
-    return timeout
+    return values.seconds(timeout, what)
 
 
 def page_numbers(pages: Sequence[int] | PageIds, what: str) -> PageIds:

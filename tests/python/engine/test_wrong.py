@@ -499,6 +499,10 @@ def test_a_program_ends_well_though_threads_of_it_wait(wait):
         ({"nics": ["tcp:192.0.2.1"]}, braid.Unavailable, "192.0.2.1"),
         ({"hosts": "192.0.2.1"}, braid.Unavailable, "192.0.2.1"),
         ({"hosts": []}, braid.InvalidArgument, "hosts: asked for one at least"),
+        ({"hosts": [5]}, braid.InvalidArgument, r"hosts: asked for a str, found 5 \(int\)"),
+        ({"name": None}, braid.InvalidArgument, r"name: asked for a str, found None"),
+        ({"token": b"secret"}, braid.InvalidArgument, "token: asked for a str, found bytes$"),
+        ({"local": 1}, braid.InvalidArgument, r"local: asked for a bool, found 1 \(int\)"),
         ({"port": 70000}, braid.InvalidArgument, "port: asked for 0 to 65535"),
         ({"lease": 0}, braid.InvalidArgument, "lease: asked for more than 0 s"),
         ({"timeout": 0}, braid.InvalidArgument, "timeout: asked for more than 0 s"),
@@ -511,6 +515,48 @@ def test_a_program_ends_well_though_threads_of_it_wait(wait):
 def test_settings_that_cannot_be(wrong, error, words):
     with pytest.raises(error, match=words):
         braid.Engine(**{**options("local", "wrong"), **wrong})
+
+
+def test_a_callback_that_cannot_be_called_is_refused_at_the_call(engine, ends):
+    ticket = engine.expect(1, 1)
+    for call in (
+        lambda: engine.write(*ends, callback=5),
+        lambda: engine.read(*ends, callback=5),
+        lambda: engine.send(engine.address, b"", callback=5),
+        lambda: engine.expect(2, 1, callback=5),
+        lambda: ticket.then(5),
+        lambda: engine.watch(5),
+    ):
+        with pytest.raises(braid.InvalidArgument, match="asked for what can be called, found int"):
+            call()
+
+
+def test_times_that_are_none_are_refused(engine, ends):
+    for wrong in (float("nan"), "1", -1, True):
+        for call in (engine.wait_closed, engine.recv, engine.expect(9, 0).wait):
+            with pytest.raises(braid.InvalidArgument, match="timeout: asked for"):
+                call(wrong)
+    engine.write(*ends, timeout=10**400).wait(10**400)
+
+
+def test_a_barrier_that_was_refused_may_be_held(engine, other):
+    """Nobody was signalled: its immediate is as good as before."""
+    peer = other.address
+    for peers, timeout in (([peer], -1), ([peer], "1"), ([peer, type(peer)(b"none")], 1)):
+        with pytest.raises(braid.InvalidArgument, match=r"barrier: timeout|engine address"):
+            engine.barrier(peers, 6, timeout=timeout)
+    done = threading.Thread(target=other.barrier, args=([engine.address], 6))
+    done.start()
+    engine.barrier([peer], 6)
+    done.join(60)
+
+
+def test_a_barrier_is_cancelled_by_who_closes_the_engine(engine, other):
+    closer = threading.Timer(0.2, engine.close)
+    closer.start()
+    with pytest.raises(braid.Cancelled, match="the engine 'a' was closed"):
+        engine.barrier([other.address], 6, timeout=30)
+    closer.join(60)
 
 
 def test_two_engines_cannot_have_one_port():
