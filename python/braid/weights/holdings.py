@@ -299,7 +299,7 @@ class Holdings:
                 [Descriptor(bytes.fromhex(text)) for text in told["regions"]],
                 [Piece.from_json(piece) for piece in told["pieces"]],
             )
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             if isinstance(error, InvalidArgument):
                 raise
             raise InvalidArgument(f"weights: no holdings: {error}") from error

@@ -49,7 +49,7 @@ class Piece:
                 str(name), _shape(shape), str(dtype), _shape(start), _shape(size), int(buffer),
                 int(offset), _shape(strides),
             )  # fmt: skip
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError) as error:  # JSON knows Infinity
             raise InvalidArgument(f"weights: no piece: {data!r:.100}") from error
         check(piece)
         return piece

@@ -82,7 +82,7 @@ class Receiver(Station):
             check_target(parameter)
         self._is_in_place = mode == "in place"
         self._on_pause, self._on_resume, self._on_failure = on_pause, on_resume, on_failure
-        self._patience = patience
+        self._patience = values.seconds(patience, f"{self.what}: patience")
         self._buffers = Buffers()
         self._landing = self._parameters if self._is_in_place else beside(self._parameters)
         """The same parameters where versions land."""
@@ -154,11 +154,12 @@ class Receiver(Station):
 
     def wait(self, version: int, timeout: float = 60.0) -> None:
         """Returns when `version` or a later one is served; Timeout, with what went wrong."""
+        limit = min(values.seconds(timeout, f"{self.what}: wait"), threading.TIMEOUT_MAX)
         with self._changed:
             ok = self._changed.wait_for(
                 lambda: not self._is_torn and self._version is not None
                 and self._version >= version,
-                timeout,
+                limit,
             )  # fmt: skip
             if not ok:
                 raise Timeout(f"{self.what}: version {version} is not served after {timeout} s; "

@@ -30,7 +30,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from braid.arrays import Array
-from braid.engine import Engine, Region, Ticket
+from braid.engine import Engine, Region, Ticket, values
 from braid.errors import Cancelled, Error, Exhausted, InvalidArgument, Timeout
 from braid.weights.holdings import (
     Buffers,
@@ -148,8 +148,8 @@ class Sender(Station):
                 f"{self.what}: version {version} after {self._last}: each is sent once, also one "
                 "that failed"
             )
+        until = time.monotonic() + values.seconds(timeout, f"{self.what}: update")
         self._last = version
-        until = time.monotonic() + timeout
         round_ = _Round(self, version, until)
         try:
             round_.run(self._targets, self._send_all)

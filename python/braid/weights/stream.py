@@ -28,7 +28,7 @@ import numpy.typing as npt
 
 from braid import _braid, letters
 from braid.arrays import Array
-from braid.engine import Descriptor, Engine, Peer, Ticket
+from braid.engine import Descriptor, Engine, Peer, Ticket, values
 from braid.errors import Cancelled, Error, InvalidArgument, Timeout
 from braid.weights.holdings import as_bytes, dtype_of, extent
 from braid.weights.station import words_of
@@ -36,6 +36,15 @@ from braid.weights.sums import NAME
 
 Bytes = npt.NDArray[np.uint8]
 _ALIGN = 64
+
+
+def _half_of(bucket: int) -> int:
+    """Bytes of a half."""
+    if type(bucket) is not int or bucket < 2 * _ALIGN:
+        raise InvalidArgument(
+            f"bucket: asked for {2 * _ALIGN} bytes at least, found {bucket!r:.80}"
+        )
+    return bucket // 2 // _ALIGN * _ALIGN
 
 
 class _Mail:
@@ -73,7 +82,7 @@ class StreamSender:
     def __init__(self, engine: Engine, bucket: int = 1 << 28) -> None:
         self._mail = _Mail(engine)
         self._engine = engine
-        self._half = bucket // 2 // _ALIGN * _ALIGN
+        self._half = _half_of(bucket)
         self._memory = np.zeros(2 * self._half, np.uint8)
         self._region = engine.register(self._memory)
         self._workers: dict[int, tuple[Peer, Descriptor]] = {}
@@ -88,7 +97,7 @@ class StreamSender:
 
     def gather(self, count: int, timeout: float = 60.0) -> None:
         """Waits until workers 0 to count - 1 have joined; one that comes again takes its place."""
-        until = time.monotonic() + timeout
+        until = time.monotonic() + values.seconds(timeout, "gather")
         missing = set(range(count)) - self._workers.keys()
         while missing:
             head, body = self._mail.next(until, f"workers {sorted(missing)} to join")
@@ -126,7 +135,7 @@ class StreamSender:
         """
         if type(version) is not int:  # no letter could name it
             raise InvalidArgument(f"version: asked for an int, found {version!r}")
-        until = time.monotonic() + timeout
+        until = time.monotonic() + values.seconds(timeout, f"version {version}")
         try:
             self._check_version(version)
             number, packer = 0, _Packer(self._half)
@@ -218,7 +227,7 @@ class StreamReceiver:
         self._mail = _Mail(engine)
         self._engine = engine
         self._rank = rank
-        self._half = bucket // 2 // _ALIGN * _ALIGN
+        self._half = _half_of(bucket)
         self._memory = np.zeros(2 * self._half, np.uint8)
         self._region = engine.register(self._memory)
         self._trainer: Peer | None = None
@@ -241,7 +250,7 @@ class StreamReceiver:
         """
         if self._trainer is None:
             raise InvalidArgument(f"worker {self._rank}: asked to receive before join()")
-        until = time.monotonic() + timeout
+        until = time.monotonic() + values.seconds(timeout, f"worker {self._rank}: receive")
         try:
             yield from self._tensors(version, until)
         except BaseException as error:

@@ -6,6 +6,7 @@ import sys
 import threading
 import types
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 import pytest
@@ -303,6 +304,23 @@ def test_another_checksum_is_refused_by_name(ends, monkeypatch):
         sender.gather(3, LIMIT_S)
     with pytest.raises(braid.Cancelled, match="the trainer has 'crc64nvme'"):
         list(receivers[0].receive(0, LIMIT_S))
+
+
+def test_buckets_and_times_that_are_none_are_refused(ends):
+    sender, receivers = ends
+    calls = (
+        partial(sender.gather, 2),
+        partial(sender.send, [], 1),
+        lambda timeout: next(receivers[0].receive(1, timeout)),
+    )
+    for wrong in (float("nan"), "1", None, -1):
+        for call in calls:
+            with pytest.raises(braid.InvalidArgument, match="timeout: asked for"):
+                call(timeout=wrong)
+    for wrong in (float("nan"), "1", None, -1, 1e6, 127):
+        for make in (StreamSender, partial(StreamReceiver, rank=0)):
+            with pytest.raises(braid.InvalidArgument, match="bucket: asked for 128 bytes"):
+                make(sender._engine, bucket=wrong)
 
 
 def test_another_bucket_and_a_worker_that_does_not_come_are_named(ends):

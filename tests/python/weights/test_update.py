@@ -5,6 +5,7 @@ import threading
 import time
 import zlib
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 import pytest
@@ -340,6 +341,17 @@ def test_a_trainer_that_does_not_come_is_named():
         assert job.update(2) == [None, None]
 
 
+def test_times_that_are_none_are_refused():
+    """No clock would ever be past them."""
+    for wrong in (float("nan"), "1", None, -1):
+        with Job(1, 1) as job:
+            for call in (partial(job.senders[0].update, 1), partial(job.receivers[0].wait, 1)):
+                with pytest.raises(braid.InvalidArgument, match="timeout: asked for"):
+                    call(timeout=wrong)
+            with pytest.raises(braid.InvalidArgument, match="patience: timeout: asked for"):
+                Receiver(job.engines[0], 0, [], patience=wrong)
+
+
 def test_a_worker_that_was_replaced_joins_with_all():
     with Job(2, 2) as job:
         job.train(1)
@@ -364,6 +376,9 @@ def test_holdings_that_lack_or_differ_are_refused():
             (job.told[:2] + job.told[1:2], "worker 0 is told twice"),
             ([job.told[0], job.told[2]], r"asked for workers 0 to 1, found \[1\]"),
             ([b"{", *job.told[1:]], "no holdings"),
+            ([b"[" * 100_000, *job.told[1:]], "no holdings"),
+            ([job.told[0].replace(b'"rank": 0', b'"rank": Infinity')], "no holdings"),
+            ([job.told[0].replace(b"[24, 8]", b"[24, Infinity]", 1)], "no piece"),
             ([job.told[0].replace(b'"version": 2', b'"version": 1')], "found 1"),
             ([job.told[0].replace(b'"norm"', b'"other"'), *job.told[1:]],
              "parameter 'norm' of worker 0: no trainer has it"),
