@@ -7,7 +7,7 @@ write for each page and layer, whatever the degrees.
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, Self
+from typing import Any, Self, SupportsIndex
 
 from braid.errors import InvalidArgument
 
@@ -44,6 +44,10 @@ class Layout:
     layers_here: int = 0
 
     def __post_init__(self) -> None:
+        for name in ("model", "dtype"):
+            if not isinstance(words := getattr(self, name), str):
+                found = f"{words!r:.80} ({type(words).__name__})"
+                raise InvalidArgument(f"layout: {name}: asked for a str, found {found}")
         for name in ("layers", "heads", "page_tokens", "token_bytes", "tp"):
             _at_least(self, name, 1)
         for name in ("tail_bytes", "rank", "first_layer", "layers_here"):
@@ -100,10 +104,14 @@ class Layout:
 
 
 def _at_least(layout: Layout, name: str, least: int) -> None:
-    if getattr(layout, name) < least:
-        raise InvalidArgument(
-            f"layout: {name}: asked for {least} or more, found {getattr(layout, name)}"
-        )
+    """A whole number, which it then has as an int: peers are told of it, and NumPy's is no JSON."""
+    value = getattr(layout, name)
+    if not isinstance(value, SupportsIndex) or isinstance(value, bool):
+        found = f"{value!r:.80} ({type(value).__name__})"
+        raise InvalidArgument(f"layout: {name}: asked for a whole number, found {found}")
+    if value.__index__() < least:
+        raise InvalidArgument(f"layout: {name}: asked for {least} or more, found {value}")
+    object.__setattr__(layout, name, value.__index__())
 
 
 def difference(mine: Layout, theirs: Layout, names: tuple[str, str]) -> str | None:

@@ -1,8 +1,10 @@
 """Who gets which heads of which layers from whom: every head of every layer once."""
 
 import itertools
+import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 import braid
@@ -68,6 +70,11 @@ def test_what_nobody_has_is_named():
         ({"layers": 0}, "layers: asked for 1 or more, found 0"),
         ({"first_layer": 6}, "0 layers from layer 6 on"),
         ({"first_layer": 4, "layers_here": 3}, "3 layers from layer 4 on, the model has 6"),
+        ({"token_bytes": 256.0}, r"token_bytes: asked for a whole number, found 256.0 \(float\)"),
+        ({"heads": float("nan")}, "heads: asked for a whole number, found nan"),
+        ({"page_tokens": "16"}, r"page_tokens: asked for a whole number, found '16' \(str\)"),
+        ({"tp": True}, "tp: asked for a whole number, found True"),
+        ({"model": 5}, r"model: asked for a str, found 5 \(int\)"),
     ],
 )
 def test_what_is_no_layout_is_refused(wrong, words):
@@ -77,6 +84,8 @@ def test_what_is_no_layout_is_refused(wrong, words):
 
 def test_a_layout_goes_through_json():
     assert kv.Layout.from_json(BASE.as_json()) == BASE
+    of_numpys_numbers = replace(BASE, token_bytes=np.int64(256), layers=np.uint8(6))
+    assert kv.Layout.from_json(json.loads(json.dumps(of_numpys_numbers.as_json()))) == BASE
     for wrong in (None, {}, {**BASE.as_json(), "tp": "2"}, {**BASE.as_json(), "more": 1}):
         with pytest.raises(braid.InvalidArgument, match="layout"):
             kv.Layout.from_json(wrong)
