@@ -12,7 +12,7 @@ import typer
 
 from braid import launched
 from braid.cli import probe_options as options
-from braid.cli.checks import check_ranks
+from braid.cli.checks import as_launched, check_ranks
 from braid.launch import launch
 
 if TYPE_CHECKING:
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 
 def moe(
-    ranks: Annotated[int, typer.Option("--ranks", "-n", help="Processes to start.")] = 2,
+    ranks: Annotated[
+        int, typer.Option("--ranks", "-n", help="Processes to start.", callback=as_launched)
+    ] = 2,
     shape: Annotated[
         str, typer.Option(help="deepseek-v3, kimi-k2, qwen3-235b, or tiny.")
     ] = "deepseek-v3",
