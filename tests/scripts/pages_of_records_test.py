@@ -150,3 +150,10 @@ def test_pages_between_gpus(size):
     others = ("one copy", "4 at a time, one copy", "Triton kernel", "cuMemcpyBatchAsync")
     names = (*others, "torch, gathered and copied")
     assert rows[size] == [f"{figures[f'{pages}, {name}']:.2f}" for name in names]
+
+
+def test_the_list_of_decisions_has_their_titles():
+    folder = ROOT / "docs/decisions"
+    listed = re.findall(r"^- \[(.*?)\]\((.*?)\)$", (folder / "README.md").read_text(), re.MULTILINE)
+    heads = {path.name: path.read_text().split("\n", 1)[0] for path in folder.glob("0*.md")}
+    assert {name: f"# {title}" for title, name in listed} == heads
