@@ -50,26 +50,32 @@ def moe(
     """
     if importlib.util.find_spec("torch") is None:
         raise options.fail("moe: needs PyTorch, which is not installed here: pip install torch")
-    if not launched.is_rank():
-        check_ranks(ranks)
-        if gpu:
-            _check_gpus(ranks)
-        raise typer.Exit(launch([sys.executable, "-m", "braid.cli", *sys.argv[1:]], ranks))
     from braid.bench.moe.deepep import MODES
     from braid.bench.moe.routings import ROUTINGS, SHAPES
 
     options.word(shape, tuple(SHAPES), "moe: --shape", "shape")
     options.word(deepep, MODES, "moe: --deepep", "mode")
     chosen = options.words(routings, ROUTINGS, "moe: --routings", "routing")
-    counts = [int(n) for n in tokens.split(",") if n.isdigit()]
-    if not counts or min(counts) < 1:
-        raise options.fail(f"moe: --tokens: asked for numbers such as 128,1024, found {tokens}")
+    counts = _counts(tokens)
     output = options.output(
         samples, 600.0, json_path, svg_path, quiet, "gpu" if gpu else "cpu", commit
     )
+    if not launched.is_rank():
+        check_ranks(ranks)
+        if gpu:
+            _check_gpus(ranks)
+        raise typer.Exit(launch([sys.executable, "-m", "braid.cli", *sys.argv[1:]], ranks))
     if gpu:
         raise typer.Exit(_on_gpus(SHAPES[shape], counts, chosen, output, deepep))
     raise typer.Exit(_on_cpus(SHAPES[shape], counts, chosen, output))
+
+
+def _counts(tokens: str) -> list[int]:
+    """Numbers of tokens, all of them."""
+    words = [word.strip() for word in tokens.split(",")]
+    if not all(word.isascii() and word.isdigit() and int(word) for word in words):
+        raise options.fail(f"moe: --tokens: asked for numbers such as 128,1024, found {tokens!r}")
+    return [int(word) for word in words]
 
 
 def _check_gpus(ranks: int) -> None:

@@ -168,6 +168,29 @@ def test_moe_on_gpus_that_are_not_there_is_refused_before_ranks_start(
     assert err == f"braid: bench moe: --gpu: asked for 4 GPUs, one for each rank, but {said}\n"
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--shape foo", "--shape: 'foo' is no shape; braid has deepseek-v3, "),
+        ("--routings foo", "--routings: 'foo' is no routing; braid has uniform, "),
+        ("--deepep some", "--deepep: 'some' is no mode; braid has no, normal, both"),
+        ("--tokens 128,1k", "--tokens: asked for numbers such as 128,1024, found '128,1k'"),
+        ("--tokens 128,0", "--tokens: asked for numbers such as 128,1024, found '128,0'"),
+        ("--tokens=", "--tokens: asked for numbers such as 128,1024, found ''"),
+        ("--svg /nowhere/x.svg", "--svg: /nowhere/x.svg: there is no folder "),
+    ],
+)
+def test_moe_refuses_words_once_and_not_in_every_rank(braid, monkeypatch, words, said):
+    pytest.importorskip("torch")
+    from braid.cli import bench_moe
+
+    monkeypatch.setattr(bench_moe, "launch", lambda *_: pytest.fail("ranks were started"))
+    code, out, err = braid(f"bench moe {words}")
+    assert (code, out) == (2, "")
+    assert said in err
+    assert err.count("\n") == 1
+
+
 def test_moe_without_torch_says_what_to_install(braid, monkeypatch):
     from braid.cli import bench_moe
 
