@@ -192,10 +192,9 @@ def gain() -> str:
         f" sizes from {format_size(min(sizes))}: {'; '.join(said)} ([below](#what-it-gave)). On 8"
         " GPUs calls of more than 64 MiB gain little or nothing, and all_to_alls of less than 1"
         " MiB were slower than NCCL's. Each machine [races](#who-gets-a-call) and keeps NCCL where"
-        " braid does not win by 3 %; the times on 4 GPUs are of a version that went by fixed"
-        " sizes. NCCL ran with `NCCL_NVLS_ENABLE=0`: with NVLink SHARP its all-reduce on four GPUs"
-        " or more is faster than what is compared here, and braid was never measured beside"
-        " it.\n"
+        " braid does not win by 3 %. NCCL ran with `NCCL_NVLS_ENABLE=0`: with NVLink SHARP its"
+        " all-reduce on four GPUs or more is faster than what is compared here, and braid was never"
+        " measured beside it.\n"
     )
 
 

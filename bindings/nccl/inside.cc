@@ -11,8 +11,8 @@ thread_local int depth_inside = 0;
 }  // namespace
 
 bool is_inside() { return depth_inside > 0; }
-Inside::Inside() { ++depth_inside; }
-Inside::~Inside() { --depth_inside; }
+ReentryGuard::ReentryGuard() { ++depth_inside; }
+ReentryGuard::~ReentryGuard() { --depth_inside; }
 
 NcclResult result_of(int code) {
   switch (static_cast<Code>(code)) {

@@ -9,16 +9,16 @@ namespace braid::nccl {
 
 bool is_inside();
 
-class Inside {
+class ReentryGuard {
  public:
-  Inside();
-  ~Inside();
-  Inside(const Inside&) = delete;
-  Inside& operator=(const Inside&) = delete;
+  ReentryGuard();
+  ~ReentryGuard();
+  ReentryGuard(const ReentryGuard&) = delete;
+  ReentryGuard& operator=(const ReentryGuard&) = delete;
 };
 
 /// Room for the core's words.
-class Why {
+class ErrorText {
  public:
   operator braid_nccl_why() { return {text_, sizeof text_}; }  // NOLINT: implicit by design
   const char* text() const { return text_; }

@@ -8,10 +8,10 @@
 
 #include "base/config.h"
 #include "base/log.h"
+#include "bindings/nccl/fork_safe_once.h"
 #include "bindings/nccl/hooks.h"
 #include "bindings/nccl/library.h"
 #include "bindings/nccl/names.h"
-#include "bindings/nccl/once.h"
 
 extern "C" {
 extern std::atomic<void*> braid_nccl_slots[][2];  // trampolines.S: ncclX and pncclX
@@ -79,7 +79,7 @@ Opened open_library_alone() {
 }
 
 Opened& opened() {
-  static constinit Once<Opened> the;  // never destroyed, as NCCL's threads
+  static constinit ForkSafeOnce<Opened> the;  // never destroyed, as NCCL's threads
   return the.get([] { return new Opened(open_library()); },
                  [] { return new Opened(open_library_alone()); });
 }

@@ -17,7 +17,7 @@ void Shim::disown() {
 }
 
 NcclResult Shim::forward(const Call& c) {
-  const Inside inside;
+  const ReentryGuard guard;
   switch (c.op) {
     case Op::kAllReduce:
       return real_.all_reduce(c.send, c.recv, c.count, c.dtype, c.redop, c.comm, c.stream);
@@ -71,7 +71,7 @@ bool Shim::learn(Entry& entry, NcclComm comm) {
   if (entry.num_ranks() != 0) return true;
   NcclResult now = NcclResult::kInProgress;
   int num_ranks = 0, rank = -1, device = -1;
-  const Inside inside;
+  const ReentryGuard guard;
   if (real_.get_async_error(comm, &now) != NcclResult::kSuccess || now != NcclResult::kSuccess ||
       real_.count(comm, &num_ranks) != NcclResult::kSuccess)
     return false;
@@ -128,10 +128,10 @@ void Shim::settle(Entry& entry, Op op) {
 }
 
 void Shim::open(Entry& entry, Op op) {
-  Why why;
+  ErrorText why;
   const braid_nccl_place place{entry.rank(), entry.num_ranks(), entry.device(),
                                static_cast<int>(op), rails()};
-  const Inside inside;
+  const ReentryGuard guard;
   const int opened = entry.core().open(entry.seat(), &place, why);
   const bool is_taken = (opened & BRAID_NCCL_TAKEN) != 0;
   if ((opened & (BRAID_NCCL_OVER_NODES | BRAID_NCCL_LATER | BRAID_NCCL_LOST)) != 0)
@@ -180,7 +180,7 @@ NcclResult Shim::run(Entry& entry, const Call& call) {
                               call.send,
                               call.recv,
                               call.stream};
-  Why why;
+  ErrorText why;
   const int code = entry.core().run(entry.seat(), &asked, why);
   counts_.taken[static_cast<size_t>(call.op)].fetch_add(1, std::memory_order_relaxed);
   entry.note_run();

@@ -45,7 +45,7 @@ std::shared_ptr<Entry> Shim::sign(const std::string& key, int num_ranks, uint64_
       reasons_.note_left(is_possible ? "the core cannot be opened" : why_never(num_ranks));
     return std::make_shared<Entry>(nullptr, key, nullptr, config);
   }
-  Why why;
+  ErrorText why;
   braid_nccl_seat* seat = core->sign(key.data(), key.size(), fingerprint_, why);
   if (seat == nullptr) {
     reasons_.note_left(why.text());
@@ -64,7 +64,7 @@ NcclResult Shim::make_signed(std::vector<std::shared_ptr<Entry>> entries, NcclCo
                              const std::function<NcclResult()>& make) {
   NcclResult made;
   {
-    const Inside inside;
+    const ReentryGuard guard;
     made = make();
   }
   Group& group = this_group();
@@ -144,13 +144,13 @@ NcclResult Shim::finalize(NcclComm comm) {
     entry->decide(Entry::State::kHandedOn);  // calls after this are errors, and NCCL's to tell
     part(entry, true);
   }
-  const Inside inside;
+  const ReentryGuard guard;
   return real_.finalize(comm);
 }
 
 NcclResult Shim::destroy(NcclComm comm) {
   if (const auto entry = passes() ? nullptr : comms_.take(comm)) part(entry, true);
-  const Inside inside;
+  const ReentryGuard guard;
   return real_.destroy(comm);
 }
 
@@ -159,7 +159,7 @@ NcclResult Shim::abort(NcclComm comm) {
   if (entry != nullptr) interrupt(*entry);
   NcclResult aborted;
   {
-    const Inside inside;
+    const ReentryGuard guard;
     aborted = real_.abort(comm);
   }
   if (entry == nullptr) return aborted;
@@ -175,7 +175,7 @@ NcclResult Shim::revoke(NcclComm comm, int flags) {
   if (entry != nullptr) interrupt(*entry);
   NcclResult revoked;
   {
-    const Inside inside;
+    const ReentryGuard guard;
     revoked = real_.revoke(comm, flags);
   }
   if (entry != nullptr && entry->seat() != nullptr) entry->core().close(entry->seat(), 0);
@@ -188,7 +188,7 @@ NcclResult Shim::get_async_error(NcclComm comm, NcclResult* error) {
   const auto entry = comms_.find(comm);
   if (entry != nullptr && *error == NcclResult::kSuccess) entry->windows().learn();
   if (entry == nullptr || entry->state() != Entry::State::kTaken) return result;
-  Why why;
+  ErrorText why;
   const int code = entry->core().status(entry->seat(), why);
   if (code == 0) return result;
   entry->fail(why.text());

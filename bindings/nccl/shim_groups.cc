@@ -33,7 +33,7 @@ Shim::Group& Shim::this_group() {
 
 NcclResult Shim::group_start() {
   if (!passes()) ++this_group().depth;
-  const Inside inside;
+  const ReentryGuard guard;
   return real_.group_start();
 }
 
@@ -49,7 +49,7 @@ std::optional<Shim::Group> Shim::ended_group() {
 
 NcclResult Shim::group_end() {
   if (std::optional<Group> ended = ended_group()) return end_outermost(*ended);
-  const Inside inside;
+  const ReentryGuard guard;
   return real_.group_end();
 }
 
@@ -64,7 +64,7 @@ NcclResult Shim::group_simulate_end(void* simulation) {
     break_off(*ended);
     for (const Kept& kept : ended->kept) (void)forward(kept.call);
   }
-  const Inside inside;
+  const ReentryGuard guard;
   return real_.group_simulate_end(simulation);
 }
 
@@ -72,7 +72,7 @@ NcclResult Shim::end_real(Group& group) {
   NcclResult ended;
   group.is_open = false;
   {
-    const Inside inside;
+    const ReentryGuard guard;
     ended = real_.group_end();
   }
   for (Group::Made& made : group.made) adopt(made.where, std::move(made.entry), ended);
@@ -176,7 +176,7 @@ NcclResult Shim::hand_on_rest(Group& group) {
   const auto rest = std::stable_partition(kept.begin(), kept.end(), is_taken);
   NcclResult first = NcclResult::kSuccess;
   if (rest != kept.end() && !group.is_open) {
-    const Inside inside;
+    const ReentryGuard guard;
     first = real_.group_start();
     group.is_open = true;
   }
@@ -270,7 +270,7 @@ NcclResult Shim::join_streams(const std::vector<Kept>& kept, const std::vector<K
       add(each);
   for (const auto& [device, streams] : by_device) {
     if (streams.all.size() < 2) continue;
-    Why why;
+    ErrorText why;
     const int code = streams.entry->core().join(streams.entry->seat(), streams.all.data(),
                                                 streams.all.size(), why);
     if (code == 0) continue;

@@ -36,7 +36,7 @@ struct Racer {
 template <typename Ask>
 NcclResult wait_for_end(NcclResult now, const Ask& ask) {
   const Deadline patience = Deadline::after_ns(kPatience);
-  const Inside inside;
+  const ReentryGuard guard;
   while (now == NcclResult::kInProgress && !patience.passed()) {
     std::this_thread::sleep_for(std::chrono::microseconds(100));
     const NcclResult asked = ask(&now);
@@ -89,16 +89,16 @@ void Shim::race_all(Entry& entry, NcclComm comm, const Races& races) {
 void Shim::race(Entry& entry, NcclComm comm, const Race& race) {
   Racer racer{this, &entry, comm};
   const auto take_memory = [](void* of, uint64_t bytes, void** memory) {
-    const Inside inside;
+    const ReentryGuard guard;
     return static_cast<int>(static_cast<Racer*>(of)->shim->real_.mem_alloc(memory, bytes));
   };
   const auto give_memory_back = [](void* of, void* memory) {
-    const Inside inside;
+    const ReentryGuard guard;
     return static_cast<int>(static_cast<Racer*>(of)->shim->real_.mem_free(memory));
   };
   const auto close_window = [](void* of, void* window) {
     const Racer& from = *static_cast<Racer*>(of);
-    const Inside inside;
+    const ReentryGuard guard;
     return static_cast<int>(from.shim->real_.window_deregister(from.comm, window));
   };
   braid_nccl_real behind{
@@ -109,7 +109,7 @@ void Shim::race(Entry& entry, NcclComm comm, const Race& race) {
                         !(entry.is_over_nodes() && settings_.nodes == Nodes::kOn);
   (void)end_of(entry, comm, NcclResult::kInProgress);  // of what a group has just handed on
   braid_nccl_choice choice{};
-  Why why;
+  ErrorText why;
   const int code =
       entry.core().race(entry.seat(), static_cast<int>(race.op), race.is_large ? 1 : 0,
                         race.in_windows ? 1 : 0, is_raced ? &behind : nullptr, &choice, why);
@@ -153,7 +153,7 @@ int Shim::open_window_of_race(void* racer, void* memory, uint64_t bytes, void** 
   auto made = std::make_unique<void*>(nullptr);
   NcclResult now;
   {
-    const Inside inside;
+    const ReentryGuard guard;
     now = to.shim->real_.window_register(to.comm, memory, bytes, made.get(), kSymmetric);
   }
   const bool is_begun = is_good(now);

@@ -21,13 +21,13 @@ constexpr int kBytes = 1;  // ncclUint8
 NcclResult Shim::make_id(UniqueId* id) {
   NcclResult made;
   {
-    const Inside inside;
+    const ReentryGuard guard;
     made = real_.unique_id(id);
   }
   const bool is_possible = !passes() && settings_.is_on && settings_.nodes != Nodes::kOff && signs_;
   if (!is_possible || made != NcclResult::kSuccess || id == nullptr) return made;
   const braid_nccl_core* const core = open_core_();
-  Why why;
+  ErrorText why;
   if (core != nullptr && core->mark(id->bytes, why) != 0)
     log::info("nccl", "communicators of this id are left to NCCL over several nodes: {}",
               why.text());
@@ -69,7 +69,7 @@ const braid_nccl_rails* Shim::rails() {
     rails_.context = this;
     if (real_.version(&rails_.version) != NcclResult::kSuccess) rails_.version = 0;
     rails_.make_id = [](void* context, char* id) {
-      const Inside inside;
+      const ReentryGuard guard;
       return static_cast<int>(
           static_cast<Shim*>(context)->real_.unique_id(reinterpret_cast<UniqueId*>(id)));
     };
@@ -78,7 +78,7 @@ const braid_nccl_rails* Shim::rails() {
       UniqueId of_rail;
       std::memcpy(of_rail.bytes, id, sizeof of_rail.bytes);
       RailConfig config = config_of_rails(num_ranks);
-      const Inside inside;
+      const ReentryGuard guard;
       NcclResult made = shim.real_.init_rank_config(comm, num_ranks, of_rail, rank, &config);
       if (made == NcclResult::kInvalidUsage)  // a library before 2.14
         made = shim.real_.init_rank(comm, num_ranks, of_rail, rank);
@@ -87,13 +87,13 @@ const braid_nccl_rails* Shim::rails() {
     rails_.exchange = [](void* context, void* comm, const braid_nccl_passage* passage,
                          void* stream) {
       Shim& shim = *static_cast<Shim*>(context);
-      const Inside inside;
+      const ReentryGuard guard;
       return static_cast<int>(shim.exchange(comm, *passage, stream));
     };
     rails_.all_gather = [](void* context, void* comm, const void* send, void* recv, uint64_t bytes,
                            void* stream) {
       Shim& shim = *static_cast<Shim*>(context);
-      const Inside inside;
+      const ReentryGuard guard;
       return static_cast<int>(shim.give_all(comm, send, recv, bytes, stream));
     };
     rails_.error = [](void* context, void* comm) {
@@ -102,11 +102,11 @@ const braid_nccl_rails* Shim::rails() {
       return static_cast<int>(asked == NcclResult::kSuccess ? error : asked);
     };
     rails_.abort = [](void* context, void* comm) {
-      const Inside inside;
+      const ReentryGuard guard;
       return static_cast<int>(static_cast<Shim*>(context)->real_.abort(comm));
     };
     rails_.destroy = [](void* context, void* comm) {
-      const Inside inside;
+      const ReentryGuard guard;
       return static_cast<int>(static_cast<Shim*>(context)->real_.destroy(comm));
     };
   });

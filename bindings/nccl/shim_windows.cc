@@ -15,7 +15,7 @@ NcclResult Shim::add_window(NcclComm comm, void* memory, size_t bytes, void** wi
   const bool is_symmetric = (flags & kSymmetric) != 0;
   const std::shared_ptr<Entry> entry =
       passes() || !is_symmetric || window == nullptr ? nullptr : comms_.find(comm);
-  const Inside inside;
+  const ReentryGuard guard;
   if (entry == nullptr || entry->seat() == nullptr)
     return real_.window_register(comm, memory, bytes, window, flags);
   *window = nullptr;  // some leave it as it is where they have no use for it
@@ -32,7 +32,7 @@ NcclResult Shim::add_window(NcclComm comm, void* memory, size_t bytes, void** wi
 void Shim::note_window(const MadeWindow& made) {
   Windows& windows = made.entry->windows();
   NcclResult now = NcclResult::kSuccess;
-  const Inside inside;
+  const ReentryGuard guard;
   if (real_.get_async_error(made.comm, &now) == NcclResult::kSuccess &&
       now == NcclResult::kInProgress)
     windows.add_unfinished(made.memory, made.bytes, made.where);
@@ -76,9 +76,9 @@ bool Shim::may_be_in_new_window(const Entry& entry, const Call& call) const {
 }
 
 void Shim::map_windows(Entry& entry) {
-  const Inside inside;
+  const ReentryGuard guard;
   entry.windows().map_new([&](void* memory, uint64_t bytes) {
-    Why why;
+    ErrorText why;
     if (entry.core().add_window(entry.seat(), memory, bytes, why) == 0) return true;
     log::info("nccl", "a window of {} is not used in place: {}", format_bytes(bytes), why.text());
     return false;
@@ -88,9 +88,9 @@ void Shim::map_windows(Entry& entry) {
 NcclResult Shim::drop_window(NcclComm comm, void* window) {
   const std::shared_ptr<Entry> entry = passes() ? nullptr : comms_.find(comm);
   void* const memory = entry != nullptr ? entry->windows().drop(window) : nullptr;
-  const Inside inside;
+  const ReentryGuard guard;
   if (memory != nullptr) {
-    Why why;
+    ErrorText why;
     if (entry->core().drop_window(entry->seat(), memory, why) != 0)
       log::warn("nccl", "a window that was given back stays mapped: {}", why.text());
   }

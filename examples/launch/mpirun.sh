@@ -3,6 +3,7 @@
 #
 # mpirun starts the ranks, and nothing of MPI's is used by them. The first host is rank 0's.
 set -euo pipefail
+: "${HOSTS:?as mpirun has it, such as 10.0.0.1:8,10.0.0.2:8}"
 first=${HOSTS%%,*}
 MASTER_ADDR=${MASTER_ADDR:-${first%%:*}}
 MASTER_PORT=${MASTER_PORT:-29500}

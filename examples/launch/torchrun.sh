@@ -8,6 +8,8 @@
 # resolve their own names (containers, network namespaces) it must be told which node serves it, and each one its
 # address (ADDRESS).
 set -euo pipefail
+: "${NODES:?how many nodes there are}" "${RANKS:?how many ranks on each}"
+: "${HEAD:?node 0, by its address}" "${NODE:?the number of this node, from 0}"
 common=(--nnodes "$NODES" --nproc-per-node "$RANKS")
 if [[ ${RENDEZVOUS:-static} == c10d ]]; then
   exec torchrun "${common[@]}" --rdzv-backend c10d --rdzv-endpoint "$HEAD:29500" --rdzv-id "${JOB:-braid}" \

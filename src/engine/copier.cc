@@ -383,33 +383,33 @@ Result<bool> Copier::fetch_through_slot(CopyOrder& order, const Pairs& pairs) {
   if (begun == 0) return false;
   slot->is_held = true;
   slot->busy_until = order.mark = mark;
-  CopyOrder::Landing landing{slot, mark, {}};
+  CopyOrder::FilledSlot filled{slot, mark, {}};
   for (const InSlot& part : std::span(parts).first(begun))
-    landing.copies.push_back({slot->memory + part.offset, part.stretch.source_address, part.bytes});
-  order.landings.push_back(std::move(landing));
+    filled.copies.push_back({slot->memory + part.offset, part.stretch.source_address, part.bytes});
+  order.filled_slots.push_back(std::move(filled));
   take(order, std::span(parts).first(begun));
   return true;
 }
 
 Result<bool> Copier::land(CopyOrder& order) const {
-  if (order.landings.empty()) return false;
+  if (order.filled_slots.empty()) return false;
   BRAID_ASSIGN_OR_RETURN(const uint64_t done, ground_.gpu->done());
   bool moved = false;
-  while (!order.landings.empty() && order.landings.front().mark <= done) {
+  while (!order.filled_slots.empty() && order.filled_slots.front().mark <= done) {
     // The source may have ended it while we were stopped, and its memory be somebody else's by now.
     if (!is_wanted(order.pull))
       return cancelled("'{}': the source has taken it back", ground_.self.name);
-    const CopyOrder::Landing landing = std::move(order.landings.front());
-    order.landings.pop_front();
-    landing.slot->is_held = false;
-    BRAID_RETURN_IF_ERROR(sys::write_peer_memory(process_, landing.copies));
+    const CopyOrder::FilledSlot filled = std::move(order.filled_slots.front());
+    order.filled_slots.pop_front();
+    filled.slot->is_held = false;
+    BRAID_RETURN_IF_ERROR(sys::write_peer_memory(process_, filled.copies));
     moved = true;
   }
   return moved;
 }
 
 Result<bool> Copier::is_done(const CopyOrder& order) const {
-  if (order.has_rest() || !order.landings.empty()) return false;
+  if (order.has_rest() || !order.filled_slots.empty()) return false;
   if (order.mark == 0) return true;
   BRAID_ASSIGN_OR_RETURN(const uint64_t done, ground_.gpu->done());
   if (done < order.mark) return false;
@@ -436,8 +436,8 @@ void Copier::answer(const Pull& pull) const {
 }
 
 void Copier::drop(CopyOrder& order) {
-  for (const CopyOrder::Landing& landing : order.landings) landing.slot->is_held = false;
-  order.landings.clear();
+  for (const CopyOrder::FilledSlot& filled : order.filled_slots) filled.slot->is_held = false;
+  order.filled_slots.clear();
 }
 
 }  // namespace braid::engine

@@ -45,12 +45,12 @@ struct CopyOrder {
   }
   bool has_rest() const { return begun != size(); }
   /// What a fetch has put into a slot, to be written to the source when the GPU is through.
-  struct Landing {
+  struct FilledSlot {
     Gpu::Slot* slot = nullptr;
     uint64_t mark = 0;
     std::vector<sys::PeerCopy> copies;
   };
-  std::deque<Landing> landings;
+  std::deque<FilledSlot> filled_slots;
 };
 
 class Copier {

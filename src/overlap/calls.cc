@@ -20,7 +20,7 @@ uint64_t mix(uint64_t hash, uint64_t value) {
 }
 
 uint64_t signature_of(Call call, const Gemm& gemm, const Choice& choice,
-                      const comm::Landing& landing) {
+                      const comm::SymmetricAddress& landing) {
   constexpr uint64_t kOverlap = 3;  // where collectives begin with 1 or 2
   uint64_t hash = kOverlap;
   for (const int32_t value :
@@ -35,8 +35,8 @@ uint64_t signature_of(Call call, const Gemm& gemm, const Choice& choice,
 /// One call under way: ends on the device whatever happens.
 class Enqueued {
  public:
-  Enqueued(comm::Device& device, Launcher& launcher, const comm::Landing& landing, Call call,
-           const Gemm& gemm, const Choice& choice, sys::Stream stream)
+  Enqueued(comm::Device& device, Launcher& launcher, const comm::SymmetricAddress& landing,
+           Call call, const Gemm& gemm, const Choice& choice, sys::Stream stream)
       : device_(device),
         launcher_(launcher),
         landing_(landing),
@@ -78,7 +78,7 @@ class Enqueued {
   sys::Cuda& cuda() { return device_.cuda(); }
   device::Watch watch() const {
     const nvlink::Team& team = device_.team();
-    return {team.rank, team.timeout_ns, team.trouble, team.must_abort, team.has_failed};
+    return {team.rank, team.timeout_ns, team.fault, team.must_abort, team.has_failed};
   }
   /// The copies' streams, from what the caller's holds now.
   Status fork(size_t count) {
@@ -200,7 +200,7 @@ class Enqueued {
 
   comm::Device& device_;
   Launcher& launcher_;
-  const comm::Landing landing_;
+  const comm::SymmetricAddress landing_;
   const Call call_;
   const Gemm gemm_;
   const Choice choice_;
@@ -238,7 +238,8 @@ Status enqueue(Call call, comm::Device& device, Launcher& launcher, const Worksp
   if (needed > workspace.bytes)
     return invalid_argument("overlap: a workspace of {} bytes; this call needs {}", workspace.bytes,
                             needed);
-  Result<comm::Landing> landing = device.registrations().find(workspace.at, workspace.bytes);
+  Result<comm::SymmetricAddress> landing =
+      device.registrations().find(workspace.at, workspace.bytes);
   BRAID_RETURN_IF_ERROR(landing.status());
   if (landing->window == nullptr)
     return invalid_argument("overlap: the workspace at {:#x} is not registered with the comm",

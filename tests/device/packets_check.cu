@@ -340,7 +340,7 @@ void check_giving_up(Ranks& ranks, const Kernels& kernels, bool by_host) {
   ranks.wait();
   bool is_right = true;
   for (int r = 0; r < last; ++r) {
-    const nvlink::Trouble& note = *ranks[r].trouble;
+    const device::Fault& note = *ranks[r].fault;
     is_right = is_right && note.code == 2 && note.wait == nvlink::Wait::kPacket && note.rank == r &&
                note.peer == last && note.aborted == (by_host ? 1U : 0U);
   }

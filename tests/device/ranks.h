@@ -27,7 +27,7 @@ struct Rank {
   uint8_t* recv;
   uint8_t* want;
   unsigned* differences;
-  nvlink::Trouble* trouble;
+  device::Fault* fault;
   uint32_t* must_abort;
   std::byte* area;
   coll::PacketState* state;
@@ -59,7 +59,7 @@ class Ranks {
                       static_cast<void*>(rank.area), static_cast<void*>(rank.state),
                       static_cast<void*>(rank.direct_state)})
         CHECK_CUDA(cudaFree(p));
-      CHECK_CUDA(cudaFreeHost(rank.trouble));
+      CHECK_CUDA(cudaFreeHost(rank.fault));
       CHECK_CUDA(cudaFreeHost(rank.must_abort));
     }
   }
@@ -72,7 +72,7 @@ class Ranks {
 
   nvlink::Team team_of(int r) const {
     const Rank& rank = ranks_[static_cast<size_t>(r)];
-    return {r, size(), timeout_ns, rank.trouble, rank.must_abort, &rank.state->unused};
+    return {r, size(), timeout_ns, rank.fault, rank.must_abort, &rank.state->unused};
   }
   coll::PacketArgs args_of(int r) const {
     coll::PacketArgs args{};
@@ -108,12 +108,12 @@ class Ranks {
       CHECK_CUDA(cudaMemset(rank.direct_state, 0, sizeof(*rank.direct_state)));
       CHECK_CUDA(cudaMemset(rank.differences, 0, sizeof(unsigned)));
       CHECK_CUDA(cudaDeviceSynchronize());
-      *rank.trouble = {};
+      *rank.fault = {};
       *rank.must_abort = 0;
     }
   }
 
-  /// Bytes that differed since the last question, of all ranks; prints a rank's trouble.
+  /// Bytes that differed since the last question, of all ranks; prints a rank's fault.
   unsigned take_differences() {
     wait();
     unsigned total = 0;
@@ -123,11 +123,11 @@ class Ranks {
       CHECK_CUDA(cudaMemcpy(&differences, rank.differences, sizeof(unsigned), cudaMemcpyDefault));
       CHECK_CUDA(cudaMemset(rank.differences, 0, sizeof(unsigned)));
       total += differences;
-      if (rank.trouble->code == 0) continue;
+      if (rank.fault->code == 0) continue;
       std::printf("rank %d gave up on peer %d in block %d: expected %lu, saw %lu\n",
-                  rank.trouble->rank, rank.trouble->peer, rank.trouble->block,
-                  static_cast<unsigned long>(rank.trouble->expected),
-                  static_cast<unsigned long>(rank.trouble->seen));
+                  rank.fault->rank, rank.fault->peer, rank.fault->block,
+                  static_cast<unsigned long>(rank.fault->expected),
+                  static_cast<unsigned long>(rank.fault->seen));
       ++total;
     }
     for (Rank& rank : ranks_) {
@@ -153,9 +153,9 @@ class Ranks {
     CHECK_CUDA(cudaMemset(rank.state, 0, sizeof(*rank.state)));
     CHECK_CUDA(cudaMalloc(&rank.direct_state, sizeof(*rank.direct_state)));
     CHECK_CUDA(cudaMemset(rank.direct_state, 0, sizeof(*rank.direct_state)));
-    CHECK_CUDA(cudaHostAlloc(&rank.trouble, sizeof(*rank.trouble), cudaHostAllocPortable));
+    CHECK_CUDA(cudaHostAlloc(&rank.fault, sizeof(*rank.fault), cudaHostAllocPortable));
     CHECK_CUDA(cudaHostAlloc(&rank.must_abort, sizeof(uint32_t), cudaHostAllocPortable));
-    *rank.trouble = {};
+    *rank.fault = {};
     *rank.must_abort = 0;
     CHECK_CUDA(cudaDeviceSynchronize());
   }

@@ -109,8 +109,7 @@ TEST(Join, AWrongTokenAmongSeveralPortsIsToldAtTheDeadline) {
   const Identity job = draw_job(2);
   Identity wrong = as_rank(job, 1);
   wrong.job_token = "guessed";
-  const auto ends =
-      join_all(2, [&](int rank) { return rank == 0 ? as_rank(job, 0) : wrong; }, 500_ms);
+  const auto ends = join_all(2, [&](int rank) { return rank == 0 ? as_rank(job, 0) : wrong; }, 2_s);
   EXPECT_EQ(ends[1].code(), Code::kInvalidArgument) << ends[1].to_string();
   EXPECT_THAT(ends[1].message(), HasSubstr("token refused"));
   EXPECT_EQ(ends[0].code(), Code::kTimeout) << ends[0].to_string();
@@ -121,8 +120,7 @@ TEST(Join, AnotherJobIsRefusedByName) {
   const Identity job = draw_job(2);
   Identity other = as_rank(job, 1);
   other.job_id = "run 8";
-  const auto ends =
-      join_all(2, [&](int rank) { return rank == 0 ? as_rank(job, 0) : other; }, 500_ms);
+  const auto ends = join_all(2, [&](int rank) { return rank == 0 ? as_rank(job, 0) : other; }, 2_s);
   EXPECT_EQ(ends[1].code(), Code::kInvalidArgument);
   EXPECT_THAT(ends[1].message(),
               AllOf(HasSubstr("refused by store at 127.0.0.1:"), HasSubstr("not 'run 8'")));

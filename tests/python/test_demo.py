@@ -55,6 +55,18 @@ def test_without_gpus_it_says_why(found, words, monkeypatch, launches, tmp_path,
     assert launches[0][1] == 4
 
 
+def test_without_scikit_learn_the_training_is_skipped_in_a_line(
+    monkeypatch, launches, tmp_path, capsys
+):
+    script = tmp_path / "train.py"
+    script.write_text("")
+    monkeypatch.setattr(demo, "TRAINING", script)
+    monkeypatch.setattr(demo.importlib.util, "find_spec", lambda _: None)
+    assert demo.run(tmp_path, 0, "", 20, "cpu") == 0
+    assert len(launches) == 1  # the bench alone
+    assert "needs scikit-learn, which is not installed here; pip install" in capsys.readouterr().out
+
+
 def test_script_falls_back_with_a_line(tmp_path):
     """A copy whose scripts/setup and .venv only say that they ran."""
     scripts, programs = tmp_path / "scripts", tmp_path / ".venv/bin"

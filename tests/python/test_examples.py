@@ -32,6 +32,20 @@ def test_hello():
     assert "3 ranks are here: [0, 1, 2], their sum is 3" in said
 
 
+@pytest.mark.parametrize(
+    ("recipe", "said"),
+    [("torchrun.sh", "NODE: the number of this node"), ("mpirun.sh", "HOSTS: as mpirun has it")],
+)
+def test_a_recipe_says_what_it_wants_to_be_told(recipe, said):
+    told = {"NODES": "1", "RANKS": "2", "HEAD": "127.0.0.1", "PATH": os.environ["PATH"]}
+    done = subprocess.run(
+        ["bash", EXAMPLES / "launch" / recipe, "train.py"],
+        capture_output=True, text=True, timeout=60, check=False, env=told,
+    )  # fmt: skip
+    assert done.returncode != 0
+    assert said in done.stderr
+
+
 @pytest.mark.skipif(
     importlib.util.find_spec("sklearn") is None, reason="skipped: needs scikit-learn"
 )

@@ -96,3 +96,21 @@ def test_tasks_of_slurm_report_once_and_have_a_gpu_each(told, monkeypatch):
     session._choose_gpu()
     assert chosen == [1]
     assert type(Reporter.for_this_rank()) is Reporter
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "explain all_reduce 1MiB",
+        "bench --device cpu --ops all_reduce --sizes 4KiB",
+        "bench latency --device cpu",
+        "bench moe",
+        "bench overlap",
+    ],
+)
+def test_another_number_of_ranks_than_the_launch_has_is_refused(words):
+    known = {**os.environ, **TORCHRUN}
+    line = [sys.executable, "-m", "braid.cli", *words.split(), "-n", "8"]
+    done = subprocess.run(line, env=known, capture_output=True, text=True, timeout=100)
+    said = "--ranks: asked for 8, but the launch around this has 4: leave it out there"
+    assert (done.returncode, done.stderr.strip()) == (2, f"braid: {said}")

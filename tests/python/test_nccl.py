@@ -143,6 +143,7 @@ def test_without_nccl_the_check_fails():
     assert checked.returncode == code
     facts = json.loads(checked.stdout)
     assert facts["the real NCCL"].startswith("NOT FOUND: ")
+    assert "braid rank" not in facts["the real NCCL"]  # the head of a log line
     assert facts["self-test"].startswith("not run")
 
 

@@ -1,5 +1,5 @@
 // The kernels that GPUs talk to each other with, for FakeCuda: same memory, same protocol, same
-// words in Trouble, on the thread of the rank that launches them. So tests without a GPU judge
+// words in Fault, on the thread of the rank that launches them. So tests without a GPU judge
 // what the host makes of them: which kernels, in which order, with which arguments.
 //
 // A kernel of several blocks is one loop over all of them that never blocks in one. FakeCuda runs
@@ -63,7 +63,7 @@ class FakeTeam {
   void give_up(nvlink::Wait wait, int peer, int block, uint64_t expected, uint64_t seen,
                bool aborted) const {
     std::atomic_ref(*team_.has_failed).store(1, std::memory_order_relaxed);
-    nvlink::Trouble& note = *team_.trouble;
+    device::Fault& note = *team_.fault;
     uint32_t untouched = 0;
     if (!std::atomic_ref(note.code).compare_exchange_strong(untouched, 1)) return;
     note.wait = wait;
@@ -113,33 +113,33 @@ class FakeWait {
 /// barrier.cu. Thread p of the kernel is pass p of a loop, and signature_for(p) is what it
 /// compares.
 template <typename SignatureFor>
-void fake_barrier(const FakeTeam& team, const nvlink::Board& board, int channel,
-                  const nvlink::Meeting& meeting, SignatureFor&& signature_for) {
+void fake_barrier(const FakeTeam& team, const nvlink::SignalPad& pad, int channel,
+                  const nvlink::BarrierMask& mask, SignatureFor&& signature_for) {
   if (team.has_failed()) return;
   const int rank = team.facts().rank, size = team.facts().size;
-  const uint64_t number = board.numbers[channel] + 1;
-  const auto cell_of = [&](int owner, int source) {
-    return nvlink::cell_of(board, owner, channel, source);
+  const uint64_t number = pad.numbers[channel] + 1;
+  const auto signal_of = [&](int owner, int source) {
+    return nvlink::signal_of(pad, owner, channel, source);
   };
   std::vector<std::pair<int, FakeWait>> waits;
   for (int peer = 0; peer < size; ++peer) {
     if (peer == rank) continue;
-    const bool tells = (meeting.tells >> peer & 1U) != 0;
-    const bool hears = (meeting.hears >> peer & 1U) != 0;
-    nvlink::BoardCell* theirs = cell_of(peer, rank);
+    const bool tells = (mask.tells >> peer & 1U) != 0;
+    const bool hears = (mask.hears >> peer & 1U) != 0;
+    nvlink::Signal* theirs = signal_of(peer, rank);
     if (tells && hears) theirs->signature[number % 2] = signature_for(peer);
     if (tells) std::atomic_ref(theirs->number).store(number, std::memory_order_release);
     if (!hears) continue;
     waits.emplace_back(
-        peer, FakeWait(nvlink::Wait::kBarrier, peer, &cell_of(rank, peer)->number, number, 0));
+        peer, FakeWait(nvlink::Wait::kBarrier, peer, &signal_of(rank, peer)->number, number, 0));
   }
   Pause pause;
   while (!waits.empty()) {
     std::erase_if(waits, [&](auto& entry) {
       const FakeWait::Outcome outcome = entry.second.look(team);
       if (outcome != FakeWait::Outcome::kArrived) return outcome == FakeWait::Outcome::kGaveUp;
-      const uint64_t meant = cell_of(rank, entry.first)->signature[number % 2];
-      const bool tells = (meeting.tells >> entry.first & 1U) != 0;
+      const uint64_t meant = signal_of(rank, entry.first)->signature[number % 2];
+      const bool tells = (mask.tells >> entry.first & 1U) != 0;
       const uint64_t ours = signature_for(entry.first);
       if (tells && meant != ours)
         team.give_up(nvlink::Wait::kAgreement, entry.first, 0, ours, meant, false);
@@ -147,33 +147,33 @@ void fake_barrier(const FakeTeam& team, const nvlink::Board& board, int channel,
     });
     pause();
   }
-  board.numbers[channel] = number;
+  pad.numbers[channel] = number;
 }
 
-inline void fake_barrier(const FakeTeam& team, const nvlink::Board& board, int channel,
-                         const nvlink::Meeting& meeting) {
-  fake_barrier(team, board, channel, meeting, [&](int) { return meeting.signature; });
+inline void fake_barrier(const FakeTeam& team, const nvlink::SignalPad& pad, int channel,
+                         const nvlink::BarrierMask& mask) {
+  fake_barrier(team, pad, channel, mask, [&](int) { return mask.signature; });
 }
 
-inline void fake_barrier_of_pairs(const FakeTeam& team, const nvlink::Board& board, int channel,
-                                  const nvlink::PairMeeting& meeting) {
+inline void fake_barrier_of_pairs(const FakeTeam& team, const nvlink::SignalPad& pad, int channel,
+                                  const nvlink::PairSignatures& meant) {
   constexpr uint32_t kEveryone = (1U << nvlink::kMostRanks) - 1;
-  fake_barrier(team, board, channel, {0, kEveryone, kEveryone},
-               [&](int peer) { return meeting.signature[peer]; });
+  fake_barrier(team, pad, channel, {0, kEveryone, kEveryone},
+               [&](int peer) { return meant.signature[peer]; });
 }
 
-inline void fake_meet_pairs(const FakeTeam& team, const nvlink::Board& board, uint32_t with) {
+inline void fake_meet_pairs(const FakeTeam& team, const nvlink::SignalPad& pad, uint32_t with) {
   if (team.has_failed()) return;
   const int rank = team.facts().rank;
-  const auto cell_of = [&](int owner, int source) {
-    return nvlink::cell_of(board, owner, nvlink::kPairChannel, source);
+  const auto signal_of = [&](int owner, int source) {
+    return nvlink::signal_of(pad, owner, nvlink::kPairChannel, source);
   };
   std::vector<FakeWait> waits;
   for (int peer = 0; peer < team.facts().size; ++peer) {
     if (peer == rank || (with >> peer & 1U) == 0) continue;
-    const uint64_t number = ++board.pair_numbers[peer];
-    std::atomic_ref(cell_of(peer, rank)->number).store(number, std::memory_order_release);
-    waits.emplace_back(nvlink::Wait::kBarrier, peer, &cell_of(rank, peer)->number, number, 0);
+    const uint64_t number = ++pad.pair_numbers[peer];
+    std::atomic_ref(signal_of(peer, rank)->number).store(number, std::memory_order_release);
+    waits.emplace_back(nvlink::Wait::kBarrier, peer, &signal_of(rank, peer)->number, number, 0);
   }
   Pause pause;
   while (!waits.empty()) {
@@ -184,11 +184,11 @@ inline void fake_meet_pairs(const FakeTeam& team, const nvlink::Board& board, ui
 }
 
 /// short_blocks.cu: all of its blocks store, then each waits and copies.
-inline void fake_short_blocks(const FakeTeam& team, const nvlink::Board& board, int channel,
+inline void fake_short_blocks(const FakeTeam& team, const nvlink::SignalPad& pad, int channel,
                               const nvlink::ShortBlocks& blocks) {
   if (team.has_failed()) return;
   const int rank = team.facts().rank, num_parts = blocks.num_parts;
-  const uint64_t number = board.numbers[channel];
+  const uint64_t number = pad.numbers[channel];
   const auto copy_part = [&](std::byte* to, const std::byte* from, uint64_t bytes, int part) {
     const uint64_t begin = nvlink::short_part_begin(bytes, part, num_parts);
     const uint64_t end = nvlink::short_part_begin(bytes, part + 1, num_parts);
@@ -201,11 +201,11 @@ inline void fake_short_blocks(const FakeTeam& team, const nvlink::Board& board, 
     const bool is_own = block.peer == rank;
     copy_part(is_own ? block.in : block.theirs, block.out, block.out_bytes, part);
     if (is_own) continue;
-    std::atomic_ref(*nvlink::short_flag(board, block.peer, rank, part))
+    std::atomic_ref(*nvlink::short_flag(pad, block.peer, rank, part))
         .store(number, std::memory_order_release);
     waits.emplace_back(&block, part,
                        FakeWait(nvlink::Wait::kChunk, block.peer,
-                                nvlink::short_flag(board, rank, block.peer, part), number, b));
+                                nvlink::short_flag(pad, rank, block.peer, part), number, b));
   }
   Pause pause;
   while (!waits.empty()) {
@@ -332,24 +332,25 @@ inline void fake_hold(uint64_t* free_ns, uint64_t cost_ns) {
 /// braid_host_ring, and braid_longest_pause, which finds the GPU to be ours alone.
 inline void define_team_kernels(sys::FakeCuda& cuda) {
   cuda.define_kernel("braid_barrier", [](const sys::LaunchShape&, std::span<void*> args) {
-    fake_barrier(FakeTeam(argument<nvlink::Team>(args, 0)), argument<nvlink::Board>(args, 1),
-                 argument<int32_t>(args, 2), argument<nvlink::Meeting>(args, 3));
+    fake_barrier(FakeTeam(argument<nvlink::Team>(args, 0)), argument<nvlink::SignalPad>(args, 1),
+                 argument<int32_t>(args, 2), argument<nvlink::BarrierMask>(args, 3));
     return Status();
   });
   cuda.define_kernel("braid_barrier_of_pairs", [](const sys::LaunchShape&, std::span<void*> args) {
     fake_barrier_of_pairs(FakeTeam(argument<nvlink::Team>(args, 0)),
-                          argument<nvlink::Board>(args, 1), argument<int32_t>(args, 2),
-                          argument<nvlink::PairMeeting>(args, 3));
+                          argument<nvlink::SignalPad>(args, 1), argument<int32_t>(args, 2),
+                          argument<nvlink::PairSignatures>(args, 3));
     return Status();
   });
   cuda.define_kernel("braid_meet_pairs", [](const sys::LaunchShape&, std::span<void*> args) {
-    fake_meet_pairs(FakeTeam(argument<nvlink::Team>(args, 0)), argument<nvlink::Board>(args, 1),
+    fake_meet_pairs(FakeTeam(argument<nvlink::Team>(args, 0)), argument<nvlink::SignalPad>(args, 1),
                     argument<uint32_t>(args, 2));
     return Status();
   });
   cuda.define_kernel("braid_short_blocks", [](const sys::LaunchShape&, std::span<void*> args) {
-    fake_short_blocks(FakeTeam(argument<nvlink::Team>(args, 0)), argument<nvlink::Board>(args, 1),
-                      argument<int32_t>(args, 2), argument<nvlink::ShortBlocks>(args, 3));
+    fake_short_blocks(FakeTeam(argument<nvlink::Team>(args, 0)),
+                      argument<nvlink::SignalPad>(args, 1), argument<int32_t>(args, 2),
+                      argument<nvlink::ShortBlocks>(args, 3));
     return Status();
   });
   cuda.define_kernel("braid_hold", [](const sys::LaunchShape&, std::span<void*> args) {

@@ -218,16 +218,16 @@ class GraphCuda : public sys::FakeCuda {
     }
     std::vector<size_t> sizes;
     if (name == "braid_barrier")
-      sizes = {sizeof(nvlink::Team), sizeof(nvlink::Board), sizeof(int32_t),
-               sizeof(nvlink::Meeting)};
+      sizes = {sizeof(nvlink::Team), sizeof(nvlink::SignalPad), sizeof(int32_t),
+               sizeof(nvlink::BarrierMask)};
     else if (name == "braid_barrier_of_pairs")
-      sizes = {sizeof(nvlink::Team), sizeof(nvlink::Board), sizeof(int32_t),
-               sizeof(nvlink::PairMeeting)};
+      sizes = {sizeof(nvlink::Team), sizeof(nvlink::SignalPad), sizeof(int32_t),
+               sizeof(nvlink::PairSignatures)};
     else if (name == "braid_short_blocks")
-      sizes = {sizeof(nvlink::Team), sizeof(nvlink::Board), sizeof(int32_t),
+      sizes = {sizeof(nvlink::Team), sizeof(nvlink::SignalPad), sizeof(int32_t),
                sizeof(nvlink::ShortBlocks)};
     else if (name == "braid_meet_pairs")
-      sizes = {sizeof(nvlink::Team), sizeof(nvlink::Board), sizeof(uint32_t)};
+      sizes = {sizeof(nvlink::Team), sizeof(nvlink::SignalPad), sizeof(uint32_t)};
     else if (name.starts_with("braid_host_ring"))
       sizes = {sizeof(nvlink::Team), sizeof(pcie::HostRing), sizeof(pcie::Flows)};
     else if (name == "braid_local_copy")

@@ -161,14 +161,14 @@ class OrderedCuda : public sys::FakeCuda {
   // --- barriers ---
 
   static uint64_t number_of(std::span<void*> arguments) {
-    return argument<nvlink::Board>(arguments, 1).numbers[argument<int32_t>(arguments, 2)] + 1;
+    return argument<nvlink::SignalPad>(arguments, 1).numbers[argument<int32_t>(arguments, 2)] + 1;
   }
   void tell(void* stream, std::span<void*> arguments) {
     const auto team = argument<nvlink::Team>(arguments, 0);
     told_[{argument<int32_t>(arguments, 2), number_of(arguments), team.rank}] = clocks_[stream];
   }
   static uint32_t heard_by(const std::string& name, std::span<void*> arguments) {
-    return name == "braid_barrier" ? argument<nvlink::Meeting>(arguments, 3).hears : ~0U;
+    return name == "braid_barrier" ? argument<nvlink::BarrierMask>(arguments, 3).hears : ~0U;
   }
   void hear_others(void* stream, uint64_t number, uint32_t hears, std::span<void*> arguments) {
     const auto team = argument<nvlink::Team>(arguments, 0);
@@ -185,7 +185,7 @@ class OrderedCuda : public sys::FakeCuda {
     const auto with = argument<uint32_t>(arguments, 2);
     for (int peer = 0; peer < team.size; ++peer)
       if (peer != team.rank && (with >> peer & 1U) != 0)
-        visit(team.rank, peer, argument<nvlink::Board>(arguments, 1).pair_numbers[peer]);
+        visit(team.rank, peer, argument<nvlink::SignalPad>(arguments, 1).pair_numbers[peer]);
   }
   void tell_pairs(void* stream, std::span<void*> arguments) {
     for_pairs(arguments, [&](int rank, int peer, uint64_t met) {
@@ -203,7 +203,7 @@ class OrderedCuda : public sys::FakeCuda {
     const auto team = argument<nvlink::Team>(arguments, 0);
     const auto blocks = argument<nvlink::ShortBlocks>(arguments, 3);
     const uint64_t number =
-        argument<nvlink::Board>(arguments, 1).numbers[argument<int32_t>(arguments, 2)];
+        argument<nvlink::SignalPad>(arguments, 1).numbers[argument<int32_t>(arguments, 2)];
     for (int b = 0; b < blocks.num_blocks; ++b) visit(team.rank, blocks.block[b], number);
   }
   void send_short(void* stream, std::span<void*> arguments) {

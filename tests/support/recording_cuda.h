@@ -4,7 +4,7 @@
 // streams and points by the order in which a call first uses them. So two records are equal when
 // two versions of the library have the same GPU do the same.
 //
-// What is left out: teams and boards, which are the same in every call; signatures, which tell calls
+// What is left out: teams and signal pads, which are the same in every call; signatures, which tell calls
 // apart and whose values mean nothing.
 //
 // Threads: as FakeCuda. A record belongs to the thread that enqueues, which is one rank's.
@@ -168,9 +168,9 @@ class RecordingCuda : public sys::FakeCuda {
     return "";
   }
   static std::string barrier(std::span<void*> arguments) {
-    const auto meeting = argument<nvlink::Meeting>(arguments, 3);
+    const auto mask = argument<nvlink::BarrierMask>(arguments, 3);
     return fmt::format(" channel {} tells {:#x} hears {:#x}", argument<int32_t>(arguments, 2),
-                       meeting.tells, meeting.hears);
+                       mask.tells, mask.hears);
   }
   std::string short_blocks(std::span<void*> arguments) {
     const auto blocks = argument<nvlink::ShortBlocks>(arguments, 3);

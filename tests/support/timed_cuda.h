@@ -142,7 +142,7 @@ class TimedCuda : public sys::FakeCuda {
   }
 
  private:
-  /// Board of the comm, channel, number, rank: who told when.
+  /// The comm's signal pad, channel, number, rank: who told when.
   using Told = std::tuple<const void*, int32_t, uint64_t, int>;
   using Meeting = std::vector<Told>;
   struct Rates {
@@ -168,15 +168,15 @@ class TimedCuda : public sys::FakeCuda {
   }
   Meeting tell(sys::Stream stream, std::span<void*> arguments) {
     const auto team = argument<nvlink::Team>(arguments, 0);
-    const auto board = argument<nvlink::Board>(arguments, 1);
+    const auto pad = argument<nvlink::SignalPad>(arguments, 1);
     const auto channel = argument<int32_t>(arguments, 2);
-    const auto masks = argument<nvlink::Meeting>(arguments, 3);
-    const uint64_t number = board.numbers[channel] + 1;
-    told_[{board.cells[0], channel, number, team.rank}] = clocks_[stream.handle];
+    const auto masks = argument<nvlink::BarrierMask>(arguments, 3);
+    const uint64_t number = pad.numbers[channel] + 1;
+    told_[{pad.signals[0], channel, number, team.rank}] = clocks_[stream.handle];
     Meeting heard;
     for (int peer = 0; peer < team.size; ++peer)
       if (peer != team.rank && (masks.hears >> peer & 1U) != 0)
-        heard.push_back({board.cells[0], channel, number, peer});
+        heard.push_back({pad.signals[0], channel, number, peer});
     return heard;
   }
 

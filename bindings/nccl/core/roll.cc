@@ -82,8 +82,8 @@ struct Roll::Page {
   Seat seats[BRAID_NCCL_MOST_RANKS];
 };
 
-Roll::Roll(std::string name, sys::Segment segment, Presence presence)
-    : name_(std::move(name)), segment_(std::move(segment)), presence_(std::move(presence)) {}
+Roll::Roll(std::string name, sys::Segment segment, LivenessLock liveness)
+    : name_(std::move(name)), segment_(std::move(segment)), liveness_(std::move(liveness)) {}
 
 Roll::Page& Roll::page() const { return *std::launder(reinterpret_cast<Page*>(segment_.data())); }
 
@@ -100,8 +100,8 @@ Result<Roll> Roll::open(const std::string& key, const std::string& host_id) {
   void* memory = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
   if (memory == MAP_FAILED) return exhausted("{}: mmap: {}", name, sys::error_text(errno));
   sys::Segment segment(sys::Fd(), static_cast<std::byte*>(memory), kBytes);
-  BRAID_ASSIGN_OR_RETURN(Presence presence, Presence::on(std::move(fd)));
-  return Roll(name, std::move(segment), std::move(presence));
+  BRAID_ASSIGN_OR_RETURN(LivenessLock liveness, LivenessLock::on(std::move(fd)));
+  return Roll(name, std::move(segment), std::move(liveness));
 }
 
 // Written after the claim: who is counted is seen to live. A rank that cannot claim is counted as
@@ -110,7 +110,7 @@ Status Roll::sign(const Signature& signature) {
   const uint32_t seat = page().num_begun.fetch_add(1);
   if (seat >= BRAID_NCCL_MOST_RANKS)
     return unsupported("more than {} ranks sign", BRAID_NCCL_MOST_RANKS);
-  BRAID_RETURN_IF_ERROR(presence_.claim(seat));
+  BRAID_RETURN_IF_ERROR(liveness_.claim(seat));
   process_ = signature.process;
   page().seats[seat].process = signature.process;
   page().seats[seat].settings = signature.settings;
@@ -120,7 +120,7 @@ Status Roll::sign(const Signature& signature) {
 
 // Keys are never used twice (Entry::next_child), so nobody can take the name between the two steps.
 void Roll::seal() {
-  if (presence_.is_named(("/dev/shm" + name_).c_str())) (void)shm_unlink(name_.c_str());
+  if (liveness_.is_named(("/dev/shm" + name_).c_str())) (void)shm_unlink(name_.c_str());
 }
 
 Status Roll::check(int num_ranks, bool may_share) const {
@@ -141,7 +141,7 @@ Status Roll::check(int num_ranks, bool may_share) const {
 bool Roll::has_lost_one() const {
   const uint32_t num_signed = std::min<uint32_t>(page().num_signed, BRAID_NCCL_MOST_RANKS);
   for (uint32_t seat = 0; seat < num_signed; ++seat)
-    if (page().seats[seat].process != process_ && !presence_.is_claimed_by_another(seat))
+    if (page().seats[seat].process != process_ && !liveness_.is_claimed_by_another(seat))
       return true;
   return false;
 }

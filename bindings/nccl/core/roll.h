@@ -15,7 +15,7 @@
 // compare-and-swap: so the outcome is one for all ranks, whenever each of them looks.
 //
 // A rank that ends without a word is noticed: each holds a lock on the page's file for as long as
-// its process lives (presence.h). Who waits looks at the others' locks, and gives up when one is
+// its process lives (liveness_lock.h). Who waits looks at the others' locks, and gives up when one is
 // gone.
 //
 // Waits also end when `is_aborted` says so, which is asked every few milliseconds.
@@ -29,7 +29,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "bindings/nccl/core.h"
-#include "bindings/nccl/core/presence.h"
+#include "bindings/nccl/core/liveness_lock.h"
 #include "sys/shm/api.h"
 
 namespace braid::nccl {
@@ -68,7 +68,7 @@ class Roll {
   /// Whether the process of a rank that signed has ended. Once all have voted nobody may ask.
   bool has_lost_one() const;
   /// This rank needs the others no longer, nor they it.
-  void end_presence() { presence_.end(); }
+  void end_liveness_lock() { liveness_.end(); }
   /// For a rank that will never arrive(): the others need not wait for it.
   void decline();
   /// ok when all have arrived; else unavailable, for everyone.
@@ -88,14 +88,14 @@ class Roll {
 
  private:
   struct Page;
-  Roll(std::string name, sys::Segment segment, Presence presence);
+  Roll(std::string name, sys::Segment segment, LivenessLock liveness);
   Page& page() const;
   bool all_in(std::atomic<uint32_t>& word, uint32_t all, Deadline deadline,
               const std::function<bool()>& is_aborted) const;
 
   std::string name_;
   sys::Segment segment_;
-  Presence presence_;
+  LivenessLock liveness_;
   uint64_t process_ = 0;  // who signed here
 };
 

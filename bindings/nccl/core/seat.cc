@@ -9,8 +9,8 @@
 #include "base/log.h"
 #include "base/units.h"
 #include "bindings/nccl/core/enqueue.h"
+#include "bindings/nccl/core/group_watchdog.h"
 #include "bindings/nccl/core/hold_race.h"
-#include "bindings/nccl/core/impatience.h"
 #include "bindings/nccl/core/join.h"
 #include "bindings/nccl/core/live_seats.h"
 #include "bindings/nccl/core/settings.h"
@@ -102,7 +102,7 @@ Status Seat::open(const braid_nccl_place& place) {
   device_ = place.device;
   rails_ = place.rails;
   Status outcome = open_with_others(place);
-  if (!is_later_) roll_.end_presence();  // it is decided, also for those who have yet to look
+  if (!is_later_) roll_.end_liveness_lock();  // it is decided, also for those who have yet to look
   return outcome;
 }
 
@@ -193,7 +193,7 @@ Status Seat::set_up_over_nodes(Deadline deadline) {
   BRAID_ASSIGN_OR_RETURN(std::shared_ptr<group::Group> group,
                          across_->join(Deadline::after_ns(kJoinTime), is_aborted()));
   BRAID_RETURN_IF_ERROR(use_group(group));
-  BRAID_ASSIGN_OR_RETURN(const auto impatience, Impatience::begin(*group, deadline));
+  BRAID_ASSIGN_OR_RETURN(const auto watchdog, GroupWatchdog::begin(*group, deadline));
   Config config = config_;
   BRAID_RETURN_IF_ERROR(config.set("BRAID_GPU_RDMA", "off"));  // the NICs are the rails'
   BRAID_ASSIGN_OR_RETURN(
@@ -221,7 +221,7 @@ Status Seat::set_up(int rank, int num_ranks, int device, Deadline deadline) {
       group::Group::join(identity, config_, Deadline::after_ns(kJoinTime), interrupt));
   group->set_interrupt({});
   BRAID_RETURN_IF_ERROR(use_group(group));
-  BRAID_ASSIGN_OR_RETURN(const auto impatience, Impatience::begin(*group, deadline));
+  BRAID_ASSIGN_OR_RETURN(const auto watchdog, GroupWatchdog::begin(*group, deadline));
   BRAID_ASSIGN_OR_RETURN(comm_, comm::Comm::create(std::make_unique<SharedGroup>(group), config_));
   comm_->call_it("nccl " + roll_.name());
   BRAID_RETURN_IF_ERROR(coll::device::on_device(
@@ -339,7 +339,7 @@ Result<bool> Seat::connect_nodes() {
 Status Seat::race_here(braid_nccl_op op, Messages messages, const braid_nccl_real* real,
                        braid_nccl_choice& choice) {
   const comm::Unobserved racing(comm_->state().observer.get());
-  BRAID_ASSIGN_OR_RETURN(const auto impatience, Impatience::begin(*group_, race_deadline()));
+  BRAID_ASSIGN_OR_RETURN(const auto watchdog, GroupWatchdog::begin(*group_, race_deadline()));
   return with_device([&](comm::Device& device) -> Status {
     choice = all_of(SizeRange::of(messages.is_large));
     if (real != nullptr) {

@@ -17,6 +17,7 @@ import braid
 from braid import json_file, launched
 from braid.cli import report
 from braid.cli.checks import (
+    as_launched,
     check_device,
     check_options,
     check_ranks,
@@ -120,7 +121,9 @@ def demo(
 def explain(
     op: Annotated[str, typer.Argument(help="all_gather, all_reduce, ...")],
     size: Annotated[str, typer.Argument(help="Bytes, such as 64MiB.")],
-    ranks: Ranks = 4,
+    ranks: Annotated[
+        int, typer.Option("--ranks", "-n", help="Processes to start.", callback=as_launched)
+    ] = 4,
     as_json: AsJson = False,
 ) -> None:
     """Say how a call would be cut over the links of this machine."""

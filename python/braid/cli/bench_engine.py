@@ -129,6 +129,6 @@ def _between_hosts(provider: str, output: "Output") -> int:
 def register(app: typer.Typer) -> None:
     """Adds the command."""
     app.command(
-        epilog="Example: braid bench engine --ways tcp --sizes 64KiB --plain build/dev/tests/"
-        "plain_write. Exit code 0 fine, 1 wrong or lost, 2 bad input."
+        epilog="Example: braid bench engine --ways tcp --sizes 64KiB --plain build/plain_write."
+        " Exit code 0 fine, 1 wrong or lost, 2 bad input."
     )(engine)

@@ -12,7 +12,7 @@ import typer
 
 from braid import launched
 from braid.cli import probe_options as options
-from braid.cli.checks import check_ranks
+from braid.cli.checks import as_launched, check_ranks
 from braid.launch import launch
 
 if TYPE_CHECKING:
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 
 def moe(
-    ranks: Annotated[int, typer.Option("--ranks", "-n", help="Processes to start.")] = 2,
+    ranks: Annotated[
+        int, typer.Option("--ranks", "-n", help="Processes to start.", callback=as_launched)
+    ] = 2,
     shape: Annotated[
         str, typer.Option(help="deepseek-v3, kimi-k2, qwen3-235b, or tiny.")
     ] = "deepseek-v3",
@@ -49,25 +51,43 @@ def moe(
     normal mode: above 1, braid is faster. Needs torch.
     """
     if importlib.util.find_spec("torch") is None:
-        raise options.fail("moe: asked for torch beside braid, which is not installed")
-    if not launched.is_rank():
-        check_ranks(ranks)
-        raise typer.Exit(launch([sys.executable, "-m", "braid.cli", *sys.argv[1:]], ranks))
+        raise options.fail("moe: needs PyTorch, which is not installed here: pip install torch")
     from braid.bench.moe.deepep import MODES
     from braid.bench.moe.routings import ROUTINGS, SHAPES
 
     options.word(shape, tuple(SHAPES), "moe: --shape", "shape")
     options.word(deepep, MODES, "moe: --deepep", "mode")
     chosen = options.words(routings, ROUTINGS, "moe: --routings", "routing")
-    counts = [int(n) for n in tokens.split(",") if n.isdigit()]
-    if not counts or min(counts) < 1:
-        raise options.fail(f"moe: --tokens: asked for numbers such as 128,1024, found {tokens}")
+    counts = _counts(tokens)
     output = options.output(
         samples, 600.0, json_path, svg_path, quiet, "gpu" if gpu else "cpu", commit
     )
+    if not launched.is_rank():
+        check_ranks(ranks)
+        if gpu:
+            _check_gpus(ranks)
+        raise typer.Exit(launch([sys.executable, "-m", "braid.cli", *sys.argv[1:]], ranks))
     if gpu:
         raise typer.Exit(_on_gpus(SHAPES[shape], counts, chosen, output, deepep))
     raise typer.Exit(_on_cpus(SHAPES[shape], counts, chosen, output))
+
+
+def _counts(tokens: str) -> list[int]:
+    """Numbers of tokens, all of them."""
+    words = [word.strip() for word in tokens.split(",")]
+    if not all(word.isascii() and word.isdigit() and int(word) for word in words):
+        raise options.fail(f"moe: --tokens: asked for numbers such as 128,1024, found {tokens!r}")
+    return [int(word) for word in words]
+
+
+def _check_gpus(ranks: int) -> None:
+    """Before ranks are started: each of them would refuse by itself, seconds later."""
+    from braid.bench import gpus
+
+    found = gpus.find()
+    if found.count < ranks:
+        has = found.why_none or f"{found.count} are here"
+        raise options.fail(f"moe: --gpu: asked for {ranks} GPUs, one for each rank, but {has}")
 
 
 def _on_cpus(
@@ -108,7 +128,10 @@ def _on_gpus(
 
     local = launched.local_rank()
     if torch.cuda.device_count() <= local:
-        raise options.fail(f"moe: --gpu: rank {local} has no GPU of {torch.cuda.device_count()}")
+        raise options.fail(
+            f"moe: --gpu: asked for GPU {local}, one for each rank of a host, but torch sees"
+            f" {torch.cuda.device_count()} here"
+        )
     torch.cuda.set_device(local)
     with braid.init(progress=False) as comm:
         has_nccl = comm.size > 1

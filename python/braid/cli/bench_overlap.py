@@ -9,7 +9,7 @@ from braid import launched
 from braid.bench.no_multicast import forbid_multicast
 from braid.bench.overlap.models import MODELS
 from braid.cli import probe_options as options
-from braid.cli.checks import check_ranks
+from braid.cli.checks import as_launched, check_ranks
 from braid.launch import launch
 
 if TYPE_CHECKING:
@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 
 def overlap(
-    ranks: Annotated[int, typer.Option("--ranks", "-n", help="GPUs, one rank each.")] = 2,
+    ranks: Annotated[
+        int, typer.Option("--ranks", "-n", help="GPUs, one rank each.", callback=as_launched)
+    ] = 2,
     models: Annotated[str, typer.Option(help="Layers of gpt-3, llama-70b.")] = "gpt-3,llama-70b",
     rows: Annotated[str, typer.Option(help="Rows of all ranks together.")] = (
         "64,512,1024,2048,4096,8192"

@@ -27,6 +27,20 @@ def check_ranks(ranks: int) -> None:
         fail(f"--ranks: asked for {ranks}, braid takes 1 to {_MAX_RANKS}")
 
 
+def as_launched(context: typer.Context, parameter: typer.CallbackParam, ranks: int) -> int:
+    """-n of a command that is a rank of an enclosing launch where there is one: who types another
+    number than the launch has would read figures of fewer ranks, or more, than were asked for.
+    """
+    source = context.get_parameter_source(parameter.name or "")
+    is_typed = source is not None and source.name == "COMMANDLINE"
+    if is_typed and ranks and launched.is_rank() and ranks != launched.size():
+        fail(
+            f"--ranks: asked for {ranks}, but the launch around this has {launched.size()}:"
+            " leave it out there"
+        )
+    return ranks
+
+
 def check_outputs(json_path: Path | None, svg_path: Path | None) -> None:
     """Where the record and the picture go. Of ranks, the first alone writes."""
     if svg_path and svg_path.suffix not in _PICTURES:

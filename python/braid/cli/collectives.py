@@ -25,6 +25,7 @@ from braid.cli import (
 from braid.cli import probe_options as options
 from braid.cli.checks import (
     NCCL_DTYPES,
+    as_launched,
     check_budget,
     check_device,
     check_options,
@@ -82,7 +83,10 @@ def bench(
     ] = None,
     step: Annotated[str, typer.Option("-i", help="As nccl-tests: bytes from size to size.")] = "",
     ranks: Annotated[
-        int, typer.Option("--ranks", "-n", "-g", help="Processes: 4, or one for every GPU.")
+        int,
+        typer.Option(
+            "--ranks", "-n", "-g", help="Processes: 4, or one for every GPU.", callback=as_launched
+        ),
     ] = 0,
     device: Annotated[str, typer.Option(help="auto: GPUs if there are two; gpu, cpu.")] = "auto",
     suite: Annotated[str, typer.Option(help="GPUs: flexlink, every figure of the paper.")] = "",

@@ -6,6 +6,7 @@ five operations of 64 MiB over all links against the fastest link alone; then a 
 gradients travel the same way.
 """
 
+import importlib.util
 import json
 import sys
 from pathlib import Path
@@ -41,6 +42,12 @@ def _train(ranks: int, script: Path) -> int | None:
         return None
     if not script.exists():
         print(f"training skipped: {script} is not here; run from braid's checkout for it")
+        return None
+    if importlib.util.find_spec("sklearn") is None:
+        print(
+            f"training skipped: {script} needs scikit-learn, which is not installed here; pip"
+            " install scikit-learn"
+        )
         return None
     print(f"\n{script}: handwritten digits, data-parallel over {ranks} ranks", flush=True)
     return launch([sys.executable, str(script)], ranks)

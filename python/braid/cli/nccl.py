@@ -25,6 +25,8 @@ PROGRAMS = {
 """Variables of programs that open NCCL themselves; "" stands for the drop-in's path. Why each is
 there: docs/recipes.md."""
 _MOST_RANKS = 8
+_LOG_HEAD = re.compile(r"^braid(: | rank \S+ nccl \w+: )")
+"""What a line of the drop-in's log begins with."""
 # What the real library says about itself, asked through the drop-in in a process of its own.
 _ASK_VERSION = """
 import ctypes
@@ -85,7 +87,7 @@ def real_version(path: Path) -> tuple[str, bool]:
         number = int(answer)
         return f"{number // 10000}.{number // 100 % 100}.{number % 100}", True
     lines = asked.stderr.strip().splitlines() or [answer or "no answer"]
-    return f"NOT FOUND: {lines[-1].removeprefix('braid: ')}", False
+    return f"NOT FOUND: {_LOG_HEAD.sub('', lines[-1])}", False
 
 
 def _several_gpus() -> str:

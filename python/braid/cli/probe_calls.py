@@ -115,7 +115,7 @@ def replay(
     from braid.probe import trace as traces
 
     count = options.gpus(device, 2)
-    calls = traces.read(trace, _dtypes(count))
+    calls = traces.read(trace, _dtypes(count), "on GPUs" if count else "between CPUs")
 
     def make(team: "Team", players: "Sequence[Player]", _: "Worker") -> "list[Job]":
         return call_kinds.replay(team, players, calls)
@@ -150,7 +150,10 @@ def baseline(text: str, gpu_count: int) -> str:
     """The library beside braid, checked."""
     allowed = ("nccl", "none") if gpu_count else ("gloo", "none")
     if text and text not in allowed:
-        raise options.fail(f"--against: '{text}' is no baseline here; write {' or '.join(allowed)}")
+        where = "on GPUs" if gpu_count else "between CPUs"
+        raise options.fail(
+            f"--against: '{text}' is no baseline here, {where}; write {' or '.join(allowed)}"
+        )
     if text == "gloo" and importlib.util.find_spec("torch") is None:
         raise options.fail("--against: gloo needs torch, which is not installed here")
     return text or ("nccl" if gpu_count else "none")

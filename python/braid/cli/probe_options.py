@@ -7,14 +7,19 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from braid import sizes
-from braid.cli.checks import check_outputs
+from braid.cli.checks import as_launched, check_outputs
 from braid.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from braid.probe.publish import Output
 
 Device = Annotated[str, typer.Option(help="auto: GPUs if there are enough; gpu, cpu.")]
-Ranks = Annotated[int, typer.Option("--ranks", "-n", help="Processes or GPUs; 0: as many as fit.")]
+Ranks = Annotated[
+    int,
+    typer.Option(
+        "--ranks", "-n", help="Processes or GPUs; 0: as many as fit.", callback=as_launched
+    ),
+]
 Samples = Annotated[int, typer.Option(help="Samples per case, at most.")]
 Budget = Annotated[float, typer.Option("--time-budget", help="Seconds for all cases together.")]
 JsonPath = Annotated[

@@ -15,9 +15,11 @@ def between_cpus(record: Record, possible: float, is_trained: bool | None) -> st
     checked = sum(result.checked_bytes for result in record.results)
     said = [f"{wrong:,} wrong bytes of {checked:,} in {len(record.results)} operations"]
     if ratios := [result.ratio for result in record.results if result.ratio is not None]:
+        beyond = max(ratios) > possible
         said.append(
             f"all links together {_from_to(ratios)} as fast as the fastest alone, where their rates"
             f" allow {possible:.2f}x"
+            + (" (above that the fastest alone fell behind its own rate)" if beyond else "")
         )
     if is_trained is not None:
         equal = "a training's losses equal to the last bit, however the links shared its sums"

@@ -11,11 +11,11 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 from braid import _braid
 from braid.arrays import Array
+from braid.closing import Closing
 from braid.engine import values
 from braid.engine.arrivals import Arrivals
 from braid.engine.group import PeerGroup
@@ -29,7 +29,7 @@ _open: "weakref.WeakSet[Engine]" = weakref.WeakSet()
 _MOST_DEVICE = 1023
 
 
-class Engine(Transfers):
+class Engine(Transfers, Closing):
     """One process's part: its registered memory, its counts, its connections. A context manager.
 
     name        in messages of peers
@@ -129,17 +129,6 @@ class Engine(Transfers):
         most = threading.TIMEOUT_MAX
         if self._process == os.getpid() and not self._ended.wait(limit and min(limit, most)):
             raise Timeout(f"engine: '{self._name}' is not closed after a wait of {timeout} s")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"Engine('{self._name}', {'closed' if self.closed else 'open'})"

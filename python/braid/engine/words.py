@@ -1,10 +1,9 @@
 """What comes from peers and from kernels: messages and watched words."""
 
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Self
 
 from braid import _braid
+from braid.closing import Closing
 from braid.engine.region import Descriptor
 
 
@@ -29,7 +28,7 @@ class ScatterPart:
     dst_offset: int = 0
 
 
-class Watch:
+class Watch(Closing):
     """A word of 64 bits, 0 at first, that a kernel, a CUDA graph or a thread bumps; Engine.watch()
     makes it. Ends with close(), with this object, or with its engine.
     """
@@ -58,14 +57,3 @@ class Watch:
     def close(self) -> None:
         """When it returns the callback does not run any more."""
         self._core.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()

@@ -10,8 +10,8 @@ import struct
 import threading
 import time
 from collections.abc import Sequence
-from typing import Self
 
+from braid.closing import Closing
 from braid.engine import Peer
 from braid.errors import Exhausted, InvalidArgument, Unavailable
 from braid.kv.ending import log
@@ -23,7 +23,7 @@ _TIMEOUT_S = 5.0
 _AGAIN_S = 0.1
 
 
-class Door:
+class Door(Closing):
     """Answers who asks for the addresses. A context manager.
 
     port 0: any that is free; `port` says which. Exhausted: it is taken.
@@ -72,12 +72,6 @@ class Door:
         self._closing.set()
         self._thread.join(2)
         self._socket.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def ask(host: str, port: int, timeout: float = _TIMEOUT_S) -> tuple[str, list[Peer]]:

@@ -19,8 +19,10 @@ MOST_CALLS = 1_000_000
 _LARGEST = 1 << 40
 
 
-def read(path: Path, dtypes: Sequence[str]) -> list[Call]:
-    """The calls in order. InvalidArgument names the line that does not fit."""
+def read(path: Path, dtypes: Sequence[str], where: str = "") -> list[Call]:
+    """The calls in order. InvalidArgument names the line that does not fit. `where` calls have
+    these dtypes, in words.
+    """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except OSError as error:
@@ -31,7 +33,7 @@ def read(path: Path, dtypes: Sequence[str]) -> list[Call]:
     for number, line in enumerate(lines, 1):
         if line.strip():
             try:
-                calls += _calls(line, dtypes)
+                calls += _calls(line, dtypes, where)
             except ValueError as error:
                 raise InvalidArgument(f"{path}, line {number}: {error!s:.200}") from error
         if len(calls) > MOST_CALLS:
@@ -41,7 +43,7 @@ def read(path: Path, dtypes: Sequence[str]) -> list[Call]:
     return calls
 
 
-def _calls(line: str, dtypes: Sequence[str]) -> list[Call]:
+def _calls(line: str, dtypes: Sequence[str], where: str) -> list[Call]:
     try:
         row = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -52,7 +54,8 @@ def _calls(line: str, dtypes: Sequence[str]) -> list[Call]:
     if op not in OPS:
         raise ValueError(f"op {op!r:.40} is none of {', '.join(OPS)}")
     if dtype not in dtypes:
-        raise ValueError(f"dtype {dtype!r:.40} is none of {', '.join(dtypes)}")
+        there = f"those {where}: " if where else ""
+        raise ValueError(f"dtype {dtype!r:.40} is none of {there}{', '.join(dtypes)}")
     nbytes = _whole(row, "bytes", None, _LARGEST)
     return [Call(op, nbytes, dtype)] * _whole(row, "count", 1, MOST_CALLS)
 

@@ -3,16 +3,16 @@ elsewhere.
 """
 
 import sys
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from braid import launched
+from braid.closing import Closing
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
 
 
-class Reporter:
+class Reporter(Closing):
     """Shows nothing: what all ranks but 0 use, and the interface of the others."""
 
     @staticmethod
@@ -21,17 +21,6 @@ class Reporter:
         if launched.rank() != 0:
             return Reporter()
         return Bars() if sys.stderr.isatty() else Lines()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def tuning(self, done: float, what: str) -> None:
         """The links are being measured."""

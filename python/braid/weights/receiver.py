@@ -11,8 +11,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple
 
+from braid.closing import Closing
 from braid.engine import Engine, values
 from braid.errors import Cancelled, Error, InvalidArgument, Timeout
 from braid.weights.holdings import Buffers, Holdings, Parameter, check_target, host_bytes
@@ -40,7 +41,7 @@ class _Left(Cancelled):
     """A version that its trainers have left without an end: how it ended elsewhere is unknown."""
 
 
-class Receiver(Station):
+class Receiver(Station, Closing):
     """One worker's rank; a thread of it answers the trainers. A context manager.
 
     parameters  its parts; what a version brings lies there once it is served
@@ -171,12 +172,6 @@ class Receiver(Station):
             self._thread.join(10)
         self._buffers.close()
         self._summing.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     # --- a version ---
 

@@ -25,11 +25,12 @@ then serves nothing until the next version, since it cannot know what others do.
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from braid.arrays import Array
+from braid.closing import Closing
 from braid.engine import Engine, Region, Ticket, values
 from braid.errors import Cancelled, Error, Exhausted, InvalidArgument, Timeout
 from braid.weights.holdings import (
@@ -58,7 +59,7 @@ Cast = Callable[[str, Array, str], Array]
 """(name, what the trainer holds of it, the worker's dtype) -> an array of that dtype, as large."""
 
 
-class Sender(Station):
+class Sender(Station, Closing):
     """One trainer's rank. A context manager.
 
     parameters  its parts; their memory must not change during update()
@@ -255,12 +256,6 @@ class Sender(Station):
     def close(self) -> None:
         self._buffers.close()
         self._summing.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 class _Numbered(NamedTuple):

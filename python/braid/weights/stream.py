@@ -21,13 +21,14 @@ import math
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import suppress
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from braid import _braid, letters
 from braid.arrays import Array
+from braid.closing import Closing
 from braid.engine import Descriptor, Engine, Peer, Ticket, values
 from braid.errors import Cancelled, Error, InvalidArgument, Timeout
 from braid.weights.holdings import as_bytes, dtype_of, extent
@@ -73,7 +74,7 @@ class _Mail:
         raise Timeout(f"'{self.engine.name}' has waited in vain for {wanted}")
 
 
-class StreamSender:
+class StreamSender(Closing):
     """The trainer's end. A context manager.
 
     bucket: bytes; the same on all sides. A tensor that is longer goes in parts.
@@ -213,14 +214,8 @@ class StreamSender:
     def close(self) -> None:
         self._region.unregister()
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-class StreamReceiver:
+class StreamReceiver(Closing):
     """A worker's end. A context manager."""
 
     def __init__(self, engine: Engine, rank: int, bucket: int = 1 << 28) -> None:
@@ -307,12 +302,6 @@ class StreamReceiver:
 
     def close(self) -> None:
         self._region.unregister()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def _land(tickets: list[Ticket]) -> None:

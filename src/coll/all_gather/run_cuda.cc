@@ -8,7 +8,7 @@ namespace braid::coll::device {
 Status all_gather(comm::Device& device, sys::DevicePtr send, sys::DevicePtr recv, uint64_t count,
                   Dtype dtype, sys::Stream stream) {
   const CollectiveCall what{plan::Op::kAllGather, send, recv, count * dtype_bytes(dtype), dtype};
-  return run_call(device, stream, what, [&](Call& call, const comm::Landing& landing) {
+  return run_call(device, stream, what, [&](Call& call, const comm::SymmetricAddress& landing) {
     return exchange_equal_blocks(device, stream, call, what, landing);
   });
 }

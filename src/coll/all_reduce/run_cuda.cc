@@ -60,8 +60,8 @@ constexpr uint64_t kBytesOfBesideBlock = 1 << 20;
 /// One call. A segment begins with its operands and their sums, and ends with its results.
 class AllReduce {
  public:
-  AllReduce(comm::Device& device, sys::Stream stream, Dtype dtype, RedOp op, comm::Landing landing,
-            uint64_t signature)
+  AllReduce(comm::Device& device, sys::Stream stream, Dtype dtype, RedOp op,
+            comm::SymmetricAddress landing, uint64_t signature)
       : device_(device),
         stream_(stream),
         puts_(device, stream),
@@ -300,7 +300,7 @@ class AllReduce {
   comm::DeviceLink* const link_;  // that carries parts of sums; null: none
   const Dtype dtype_;
   const RedOp op_;
-  const comm::Landing landing_;
+  const comm::SymmetricAddress landing_;
   const uint64_t signature_;
   const uint64_t n_;
   sys::DevicePtr send_ = 0, recv_ = 0;
@@ -317,13 +317,14 @@ Status all_reduce(comm::Device& device, sys::DevicePtr send, sys::DevicePtr recv
                   Dtype dtype, RedOp op, sys::Stream stream) {
   const uint64_t bytes = count * dtype_bytes(dtype);
   const CollectiveCall what{plan::Op::kAllReduce, send, recv, bytes, dtype, op};
-  return run_call(device, stream, what, [&](Call&, const comm::Landing& landing) -> Status {
-    const Segments segments = segments_of(device, bytes, landing.window != nullptr);
-    BRAID_ASSIGN_OR_RETURN(const Cut cut,
-                           counted_cut(device, what.op, segments.bytes_of(0), {1, segments.count}));
-    AllReduce run(device, stream, dtype, op, landing, signature_of(what, landing, cut));
-    return run.run(send, recv, segments, cut.beside_bytes() > 0);
-  });
+  return run_call(
+      device, stream, what, [&](Call&, const comm::SymmetricAddress& landing) -> Status {
+        const Segments segments = segments_of(device, bytes, landing.window != nullptr);
+        BRAID_ASSIGN_OR_RETURN(
+            const Cut cut, counted_cut(device, what.op, segments.bytes_of(0), {1, segments.count}));
+        AllReduce run(device, stream, dtype, op, landing, signature_of(what, landing, cut));
+        return run.run(send, recv, segments, cut.beside_bytes() > 0);
+      });
 }
 
 }  // namespace braid::coll::device

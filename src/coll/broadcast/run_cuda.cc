@@ -38,7 +38,7 @@ constexpr uint64_t kSmallSlice = 4 << 20;  // a copy below it pays more for its 
 
 class Broadcast {
  public:
-  Broadcast(comm::Device& device, sys::Stream stream, int root, comm::Landing landing,
+  Broadcast(comm::Device& device, sys::Stream stream, int root, comm::SymmetricAddress landing,
             uint64_t signature)
       : device_(device),
         stream_(stream),
@@ -156,7 +156,7 @@ class Broadcast {
   const sys::Stream stream_;
   CopyEnginePuts puts_;
   const int root_;
-  const comm::Landing landing_;
+  const comm::SymmetricAddress landing_;
   const uint64_t signature_;
   const uint64_t others_;
   sys::DevicePtr buf_ = 0;
@@ -175,7 +175,7 @@ Status copy_beside_pushes(comm::Device& device, sys::Stream stream, sys::DeviceP
 
 /// In segments of the scratch; in one, where it lands in place.
 Status by_links(comm::Device& device, sys::Stream stream, const CollectiveCall& what,
-                const comm::Landing& landing) {
+                const comm::SymmetricAddress& landing) {
   const uint64_t segment = landing.window != nullptr
                                ? std::max<uint64_t>(what.bytes, 1)
                                : device.arena().scratch_bytes() / kUnit * kUnit;

@@ -19,8 +19,8 @@ bool can_be_cut(uint64_t block_bytes) {
 
 }  // namespace
 
-uint64_t signature_of(const CollectiveCall& call, const comm::Landing& landing, const Cut& cut,
-                      bool is_in_place) {
+uint64_t signature_of(const CollectiveCall& call, const comm::SymmetricAddress& landing,
+                      const Cut& cut, bool is_in_place) {
   uint64_t hash = mix(1, static_cast<uint64_t>(call.op));
   hash = mix(hash, static_cast<uint64_t>(call.dtype));
   hash = mix(hash, static_cast<uint64_t>(call.redop));

@@ -27,8 +27,8 @@ struct Cut {
 /// Equal on all ranks for one call, different (but for a chance of 2^-64) for different ones, and
 /// where ranks would land or cut what is alike at other places: of a call in segments the first's
 /// `cut`. Addresses tell nothing but whether a rank works in place, where that matters.
-uint64_t signature_of(const CollectiveCall& call, const comm::Landing& landing, const Cut& cut,
-                      bool is_in_place = false);
+uint64_t signature_of(const CollectiveCall& call, const comm::SymmetricAddress& landing,
+                      const Cut& cut, bool is_in_place = false);
 
 /// What two ranks of an uneven exchange mean to send each other: equal on both.
 struct PairMeaning {

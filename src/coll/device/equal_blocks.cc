@@ -64,7 +64,7 @@ Status start_beside(comm::Device& device, Call& call, const EqualBlocks& blocks,
 }  // namespace
 
 Status exchange_equal_blocks(comm::Device& device, sys::Stream stream, Call& call,
-                             const CollectiveCall& what, const comm::Landing& landing) {
+                             const CollectiveCall& what, const comm::SymmetricAddress& landing) {
   const EqualBlocks blocks(device, what);
   if (device.size() == 1) return device.copy(stream, blocks.place(0), blocks.source(0), what.bytes);
   const bool is_registered = landing.window != nullptr;

@@ -15,6 +15,6 @@ namespace braid::coll::device {
 /// not be overwritten before it was sent: then all of it goes through scratch, where a piece is taken
 /// out only after ours of that round has left.
 Status exchange_equal_blocks(comm::Device& device, sys::Stream stream, Call& call,
-                             const CollectiveCall& what, const comm::Landing& landing);
+                             const CollectiveCall& what, const comm::SymmetricAddress& landing);
 
 }  // namespace braid::coll::device

@@ -31,9 +31,9 @@ namespace braid::coll::device {
 using Lengths = std::array<uint64_t, nvlink::kMostRanks>;
 
 struct PairExchange {
-  Addresses out{}, in{};            // [peer]: the block for it, and where its block goes
-  Lengths out_bytes{}, in_bytes{};  // as far as they go over NVLink; of this rank itself: 0
-  nvlink::PairMeeting meaning{};    // equal on both ranks of a pair that mean the same
+  Addresses out{}, in{};             // [peer]: the block for it, and where its block goes
+  Lengths out_bytes{}, in_bytes{};   // as far as they go over NVLink; of this rank itself: 0
+  nvlink::PairSignatures meaning{};  // equal on both ranks of a pair that mean the same
 };
 
 /// The channel of the first barrier: of every other call's too, so that none of them misses it.

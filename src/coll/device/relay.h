@@ -24,9 +24,9 @@ bool can_relay(const comm::Device& device);
 struct RelayCall {
   int root = 0;
   uint64_t bytes = 0;
-  sys::DevicePtr source = 0;  // the root's message; not looked at elsewhere
-  comm::Landing place;        // where it lands with the others: registered memory
-  uint64_t place_bytes = 0;   // so far into the place
+  sys::DevicePtr source = 0;     // the root's message; not looked at elsewhere
+  comm::SymmetricAddress place;  // where it lands with the others: registered memory
+  uint64_t place_bytes = 0;      // so far into the place
 };
 /// Behind a barrier of all ranks on `stream`; when the stream has come past it, all has landed on
 /// this rank. Equal bytes and root on all ranks. Errors: driver.

@@ -27,9 +27,10 @@ namespace braid::coll::device {
 using Addresses = std::array<sys::DevicePtr, nvlink::kMostRanks>;
 
 struct Exchange {
-  Addresses out{};           // [peer]: the block for it
-  uint64_t bytes = 0;        // of every block, alike on all ranks, as far as it goes over NVLink
-  comm::Landing landing;     // registered: where every peer's result begins; else scratch is used
+  Addresses out{};     // [peer]: the block for it
+  uint64_t bytes = 0;  // of every block, alike on all ranks, as far as it goes over NVLink
+  comm::SymmetricAddress
+      landing;               // registered: where every peer's result begins; else scratch is used
   uint64_t place_bytes = 0;  // registered: our block's place in every peer's result
   uint64_t reserved_bytes = 0;  // at the end of the scratch, that the rounds leave alone
   uint64_t signature = 0;

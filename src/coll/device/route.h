@@ -18,7 +18,8 @@ Path path_of(const comm::Device& device, plan::Op op, uint64_t bytes);
 struct Route {
   Path path = Path::kNone;
   uint64_t num_pieces = 0;  // kDirect: kernels in a row behind a barrier; 0: one kernel without
-  comm::Landing landing;  // kCopyEngines: where the results of all ranks land in place, if anywhere
+  comm::SymmetricAddress
+      landing;  // kCopyEngines: where the results of all ranks land in place, if anywhere
 
   bool is_by_kernels() const { return path != Path::kNone && path != Path::kCopyEngines; }
   /// Whether the threads of its kernel receive into what they alone have sent: those may work in
@@ -34,7 +35,7 @@ Status run_kernels(comm::Device& device, sys::Stream stream, const CollectiveCal
                    const Route& route);
 
 /// One call from its begin to its end: by kernels where its route says so, else by
-/// `by_links(Call&, const comm::Landing&)`, which enqueues it by copy engines and the links beside.
+/// `by_links(Call&, const comm::SymmetricAddress&)`, which enqueues it by copy engines and the links beside.
 template <typename ByLinks>
 Status run_call(comm::Device& device, sys::Stream stream, const CollectiveCall& what,
                 const ByLinks& by_links) {

@@ -52,7 +52,7 @@
 //   by themselves, then turns, then copies. One block per GPU is enough for progress where every
 //   rank has one of its own; ranks of a process that share one launch no more blocks than all find
 //   a place (Device::shared_blocks()). Every wait looks at the clock and at the host's word; when
-//   it ends in vain it notes it in Trouble and in Team::has_failed, the block ends, and later calls
+//   it ends in vain it notes it as the Fault and in Team::has_failed, the block ends, and later calls
 //   of this rank do nothing.
 #pragma once
 

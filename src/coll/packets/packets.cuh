@@ -32,7 +32,7 @@
 //   rank has a GPU of its own, blocks need not be resident together. Where ranks share one, the
 //   host launches no more than all find a place (Device::shared_blocks()): a rank's blocks that
 //   wait would keep out those of another that they wait for. Every wait looks at the clock and at
-//   the host's word. A wait that ends without its packet notes it in Trouble and
+//   the host's word. A wait that ends without its packet notes it as the Fault and
 //   in Team::has_failed, the thread skips its remaining work, and later calls of this rank do
 //   nothing.
 //   The fast path reads no host memory: that costs a microsecond, a fifth of the whole call.
@@ -133,7 +133,7 @@ static __device__ __noinline__ bool may_go_on(const PacketArgs& args, uint32_t f
                                               uint32_t seen, int64_t start_ns) {
   const nvlink::Team& team = args.team;
   const bool aborted = nvlink::load_host_word(team.must_abort) != 0;
-  const bool noted = nvlink::load_host_word(&team.trouble->code) != 0;
+  const bool noted = nvlink::load_host_word(&team.fault->code) != 0;
   if (!aborted && !noted && nvlink::device_ns() - start_ns < team.timeout_ns) return true;
   nvlink::give_up(team, {nvlink::Wait::kPacket, peer, flag}, seen, aborted);
   return false;

@@ -81,7 +81,7 @@ Status reduce_scatter(comm::Device& device, sys::DevicePtr send, sys::DevicePtr 
                       uint64_t count, Dtype dtype, RedOp op, sys::Stream stream) {
   const CollectiveCall what{plan::Op::kReduceScatter,   send,  recv,
                             count * dtype_bytes(dtype), dtype, op};
-  return run_call(device, stream, what, [&](Call& call, const comm::Landing&) -> Status {
+  return run_call(device, stream, what, [&](Call& call, const comm::SymmetricAddress&) -> Status {
     Cut cut;
     if (device.size() > 1) {
       BRAID_ASSIGN_OR_RETURN(cut, counted_cut(device, what.op, what.bytes));

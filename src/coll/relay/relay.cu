@@ -31,7 +31,7 @@
 //   through, for the others': one block per GPU is enough for progress, since a unit that was taken
 //   is in hands that run; of ranks that share a GPU every one has its place
 //   (Device::shared_blocks()). Every wait looks at the clock and at the host's word; when it ends
-//   in vain it notes it in Trouble and in Team::has_failed, and the mover begins nothing more.
+//   in vain it notes it as the Fault and in Team::has_failed, and the mover begins nothing more.
 #include "coll/direct/told_units.cuh"
 #include "coll/relay/relay.h"
 #include "transport/nvlink/team.cuh"

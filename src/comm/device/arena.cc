@@ -70,7 +70,9 @@ std::string SymmetricArena::shape() const {
   return all;
 }
 
-Landing SymmetricArena::scratch() const { return {&newest().window, newest().layout.scratch_at()}; }
+SymmetricAddress SymmetricArena::scratch() const {
+  return {&newest().window, newest().layout.scratch_at()};
+}
 
 const MemoryLayout::Placed* SymmetricArena::find(const Memory& memory, std::string_view name) {
   const auto& areas = memory.layout.areas();
@@ -114,13 +116,13 @@ Status SymmetricArena::give_back_room(Deadline deadline) {
   return {};
 }
 
-nvlink::Board SymmetricArena::board() const {
-  nvlink::Board board{};
+nvlink::SignalPad SymmetricArena::signal_pad() const {
+  nvlink::SignalPad pad{};
   for (int r = 0; r < group_.size(); ++r)
-    board.cells[r] = sys::pointer_to<nvlink::BoardCell>(arena_.window.at(r));
-  board.numbers = sys::pointer_to<uint64_t>(local_at(offsetof(LocalMemory, numbers)));
-  board.pair_numbers = sys::pointer_to<uint64_t>(local_at(offsetof(LocalMemory, pair_numbers)));
-  return board;
+    pad.signals[r] = sys::pointer_to<nvlink::Signal>(arena_.window.at(r));
+  pad.numbers = sys::pointer_to<uint64_t>(local_at(offsetof(LocalMemory, numbers)));
+  pad.pair_numbers = sys::pointer_to<uint64_t>(local_at(offsetof(LocalMemory, pair_numbers)));
+  return pad;
 }
 
 }  // namespace braid::comm

@@ -1,4 +1,4 @@
-// SymmetricArena: the memory of its GPU that a comm takes, and the peers' that lies alike: a board
+// SymmetricArena: the memory of its GPU that a comm takes, and the peers' that lies alike: a signal pad
 // of barriers, a scratch, and an area for every kind of kernel that has registered one.
 //
 // A room is more of it for large messages, where a comm began with little: taken when the first of
@@ -18,8 +18,8 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "comm/device/call_order.h"
-#include "comm/device/landing.h"
 #include "comm/device/memory_layout.h"
+#include "comm/device/symmetric_address.h"
 #include "group/group.h"
 #include "sys/cuda/api.h"
 #include "transport/nvlink/window.h"
@@ -31,7 +31,7 @@ struct Area {
   uint64_t bytes = 0;           // 0: there is none
   uint64_t limit_bytes = 0;     // AreaRequest::limit_bytes; 0 where the GPUs have no NVLink for it
   sys::DevicePtr counters = 0;  // 32 bytes of this GPU's own memory, zeros before the first call
-  Landing landing;
+  SymmetricAddress landing;
   /// Of `rank`; its first zero_bytes are zeros before the first call.
   sys::DevicePtr at(int rank) const { return landing.at(rank); }
 };
@@ -54,7 +54,7 @@ class SymmetricArena {
   void close();
 
   /// This rank's scratch and the peers', of scratch_bytes() each.
-  Landing scratch() const;
+  SymmetricAddress scratch() const;
   uint64_t scratch_bytes() const { return newest().layout.scratch_bytes(); }
   Area area(std::string_view name) const;
   /// From now on no message goes by areas that need NVLink between all pairs. Names them.
@@ -75,8 +75,8 @@ class SymmetricArena {
   Status give_back_room(Deadline deadline);
   bool has_room() const { return room_.has_value(); }
 
-  /// The barriers' board.
-  nvlink::Board board() const;
+  /// The barriers' signal pad.
+  nvlink::SignalPad signal_pad() const;
   /// Of LocalMemory.
   sys::DevicePtr local_at(uint64_t offset_bytes) const { return local_ + offset_bytes; }
   /// Memory of this GPU that peers never see, for results that are dropped or cut; as much on all

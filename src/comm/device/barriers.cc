@@ -15,9 +15,9 @@ Status Barriers::load(KernelCache& kernels) {
   return {};
 }
 
-void Barriers::set(const nvlink::Team& team, const nvlink::Board& board) {
+void Barriers::set(const nvlink::Team& team, const nvlink::SignalPad& pad) {
   team_ = team;
-  board_ = board;
+  signal_pad_ = pad;
 }
 
 Status Barriers::all(sys::Stream stream, int channel, uint64_t signature) {
@@ -25,21 +25,21 @@ Status Barriers::all(sys::Stream stream, int channel, uint64_t signature) {
   return meet(stream, channel, {signature, everyone, everyone});
 }
 
-Status Barriers::of_pairs(sys::Stream stream, int channel, const nvlink::PairMeeting& meeting) {
-  return sys::launch(cuda_, of_pairs_, {1, 32, 0}, stream, team_, board_,
-                     static_cast<int32_t>(channel), meeting);
+Status Barriers::of_pairs(sys::Stream stream, int channel, const nvlink::PairSignatures& meant) {
+  return sys::launch(cuda_, of_pairs_, {1, 32, 0}, stream, team_, signal_pad_,
+                     static_cast<int32_t>(channel), meant);
 }
 
 Status Barriers::pairs(sys::Stream stream, uint32_t with) {
-  return sys::launch(cuda_, pairs_, {1, 32, 0}, stream, team_, board_, with);
+  return sys::launch(cuda_, pairs_, {1, 32, 0}, stream, team_, signal_pad_, with);
 }
 
 Status Barriers::exchange_short(sys::Stream stream, int channel,
                                 const nvlink::ShortBlocks& blocks) {
   if (blocks.num_blocks == 0) return {};
   const auto num_blocks = static_cast<uint32_t>(blocks.num_blocks * blocks.num_parts);
-  return sys::launch(cuda_, short_, {num_blocks, nvlink::kShortThreads, 0}, stream, team_, board_,
-                     static_cast<int32_t>(channel), blocks);
+  return sys::launch(cuda_, short_, {num_blocks, nvlink::kShortThreads, 0}, stream, team_,
+                     signal_pad_, static_cast<int32_t>(channel), blocks);
 }
 
 Status Barriers::step(sys::Stream stream, int channel, int teller) {
@@ -48,9 +48,9 @@ Status Barriers::step(sys::Stream stream, int channel, int teller) {
                               : meet(stream, channel, {0, 0, 1U << teller});
 }
 
-Status Barriers::meet(sys::Stream stream, int channel, const nvlink::Meeting& meeting) {
-  return sys::launch(cuda_, all_, {1, 32, 0}, stream, team_, board_, static_cast<int32_t>(channel),
-                     meeting);
+Status Barriers::meet(sys::Stream stream, int channel, const nvlink::BarrierMask& mask) {
+  return sys::launch(cuda_, all_, {1, 32, 0}, stream, team_, signal_pad_,
+                     static_cast<int32_t>(channel), mask);
 }
 
 }  // namespace braid::comm

@@ -1,4 +1,4 @@
-// Barriers: how ranks meet on their streams, by kernels on the board (transport/nvlink/barrier.h).
+// Barriers: how ranks meet on their streams, by kernels on the signal pad (transport/nvlink/barrier.h).
 //
 // Threads: as comm::Device.
 #pragma once
@@ -16,14 +16,14 @@ class Barriers {
  public:
   explicit Barriers(sys::Cuda& cuda) : cuda_(cuda) {}
   Status load(KernelCache& kernels);
-  /// Before the first of them; the team's memory and the board outlive it.
-  void set(const nvlink::Team& team, const nvlink::Board& board);
+  /// Before the first of them; the team's memory and the signal pad outlive it.
+  void set(const nvlink::Team& team, const nvlink::SignalPad& pad);
 
   /// All ranks meet. `signature` tells calls apart; a peer with another one is a fault.
   Status all(sys::Stream stream, int channel, uint64_t signature);
   /// The same with a signature for every peer: what this rank and that one have to do with each
   /// other.
-  Status of_pairs(sys::Stream stream, int channel, const nvlink::PairMeeting& meeting);
+  Status of_pairs(sys::Stream stream, int channel, const nvlink::PairSignatures& meant);
   /// This rank meets each of the ranks in `with`, a bit per rank, and no other: both ranks of a
   /// pair meet each other equally often.
   Status pairs(sys::Stream stream, uint32_t with);
@@ -34,11 +34,11 @@ class Barriers {
   Status step(sys::Stream stream, int channel, int teller);
 
  private:
-  Status meet(sys::Stream stream, int channel, const nvlink::Meeting& meeting);
+  Status meet(sys::Stream stream, int channel, const nvlink::BarrierMask& mask);
 
   sys::Cuda& cuda_;
   nvlink::Team team_{};
-  nvlink::Board board_{};
+  nvlink::SignalPad signal_pad_{};
   sys::Kernel all_{}, of_pairs_{}, pairs_{}, short_{};
 };
 

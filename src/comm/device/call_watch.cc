@@ -75,7 +75,7 @@ void CallWatch::look() {
   if (scope.ok()) settle();
 }
 
-// Trouble is looked for after the events: a kernel that gives up says so before its work is over.
+// A fault is looked for after the events: a kernel that gives up says so before its work is over.
 void CallWatch::settle() {
   if (!clock_ || !clock_->is_pending()) return;
   std::vector<std::tuple<uint64_t, int64_t, int64_t>> told;

@@ -37,7 +37,7 @@ Result<std::unique_ptr<Device>> Device::create(Comm::State& state, sys::Cuda& cu
   std::unique_ptr<Device> device(new Device(state, cuda, request.ordinal));
   Status own = device->prepare(request);
   BRAID_RETURN_IF_ERROR(device->arena_->share(std::move(own), deadline));
-  device->barriers_->set(device->team_, device->arena_->board());
+  device->barriers_->set(device->team_, device->arena_->signal_pad());
   BRAID_RETURN_IF_ERROR(device->links_->connect(device->shape(), deadline));
   BRAID_RETURN_IF_ERROR(device->meet(deadline));
   device->faults_->start([links = device->links_.get()] { return links->status(); });

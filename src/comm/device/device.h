@@ -3,7 +3,7 @@
 // each other's.
 //
 //   kernels        what is launched, loaded once (kernel_cache.h)
-//   arena          device memory that all peers can write: barrier board, scratch, an area for every
+//   arena          device memory that all peers can write: barrier signal pad, scratch, an area for every
 //                  kind of kernel (arena.h)
 //   registrations  users' own memory, where peers may write results in place (registrations.h)
 //   order          of calls among each other, and our streams beside the caller's (call_order.h)
@@ -29,10 +29,10 @@
 #include "comm/device/fault_watch.h"
 #include "comm/device/gpu_facts.h"
 #include "comm/device/kernel_cache.h"
-#include "comm/device/landing.h"
 #include "comm/device/links/link_set.h"
 #include "comm/device/links/registry.h"
 #include "comm/device/registrations.h"
+#include "comm/device/symmetric_address.h"
 #include "comm/state.h"
 #include "sys/cuda/api.h"
 #include "transport/nvlink/team.h"

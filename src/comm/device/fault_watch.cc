@@ -8,7 +8,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "comm/device/trouble.h"
+#include "comm/device/fault_words.h"
 #include "sys/host/thread.h"
 
 namespace braid::comm {
@@ -44,7 +44,7 @@ FaultWatch::~FaultWatch() {
 }
 
 void FaultWatch::give_page_to(nvlink::Team& team) const {
-  team.trouble = sys::pointer_to<nvlink::Trouble>(page_on_device_ + offsetof(Page, fault));
+  team.fault = sys::pointer_to<device::Fault>(page_on_device_ + offsetof(Page, fault));
   team.must_abort = sys::pointer_to<uint32_t>(page_on_device_ + offsetof(Page, must_abort));
 }
 

@@ -63,7 +63,7 @@ class FaultWatch {
 
  private:
   struct Page {
-    nvlink::Trouble fault;
+    device::Fault fault;
     uint32_t must_abort;
   };
 

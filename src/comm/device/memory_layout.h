@@ -1,7 +1,7 @@
 // What lies where in the memory that a comm takes of its GPU. Facts only: SymmetricArena allocates
 // it.
 //
-//   arena   board | scratch | area | area | ...       peers write into all of it
+//   arena   signals | scratch | area | area | ...       peers write into all of it
 //   room            scratch | area | ...               in place of the arena's, for large messages
 //   local   counters that only this GPU's kernels use
 //
@@ -75,9 +75,9 @@ class MemoryLayout {
   std::vector<Placed> placed_;
 };
 
-/// Where the scratch of an arena begins, behind the board.
+/// Where the scratch of an arena begins, behind the signal pad.
 inline constexpr uint64_t kArenaScratchAt = kLargePageBytes;
-static_assert(nvlink::kBoardBytes <= kArenaScratchAt);
+static_assert(nvlink::kSignalPadBytes <= kArenaScratchAt);
 
 /// What the kernels of one kind count; they know its shape.
 struct CallCounters {

@@ -98,18 +98,20 @@ bool Registrations::is_current(Entry& entry, sys::DevicePtr memory, uint64_t byt
   return false;
 }
 
-Result<Landing> Registrations::find(sys::DevicePtr memory, uint64_t bytes) {
+Result<SymmetricAddress> Registrations::find(sys::DevicePtr memory, uint64_t bytes) {
   auto next = entries_.upper_bound(memory);
-  if (next == entries_.begin()) return Landing{};
+  if (next == entries_.begin()) return SymmetricAddress{};
   auto& [base, entry] = *--next;
-  if (memory >= base + entry.bytes || memory + bytes > base + entry.bytes) return Landing{};
+  if (memory >= base + entry.bytes || memory + bytes > base + entry.bytes)
+    return SymmetricAddress{};
   if (entry.window.is_mapped_memory())
-    return is_current(entry, memory, bytes) ? Landing{&entry.window, memory - base, entry.number}
-                                            : Landing{};
+    return is_current(entry, memory, bytes)
+               ? SymmetricAddress{&entry.window, memory - base, entry.number}
+               : SymmetricAddress{};
   BRAID_ASSIGN_OR_RETURN(const sys::PointerFacts facts, cuda_.pointer_facts(memory));
   if (facts.buffer_id != entry.buffer_id)
     return invalid_argument("memory at {:#x} was registered, freed, and allocated anew", memory);
-  return Landing{&entry.window, memory - base, entry.number};
+  return SymmetricAddress{&entry.window, memory - base, entry.number};
 }
 
 Registrations::Summary Registrations::summary() const {

@@ -11,7 +11,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "comm/device/call_order.h"
-#include "comm/device/landing.h"
+#include "comm/device/symmetric_address.h"
 #include "comm/state.h"
 #include "sys/cuda/api.h"
 
@@ -38,7 +38,7 @@ class Registrations {
   /// freed since, and its address given to somebody else. None, too, when memory of cuMemCreate is
   /// not mapped there any longer as it was: what one rank finds so and another does not is a
   /// disagreement of their calls.
-  Result<Landing> find(sys::DevicePtr memory, uint64_t bytes);
+  Result<SymmetricAddress> find(sys::DevicePtr memory, uint64_t bytes);
   /// What is registered now, and how much of it calls have found unmapped since.
   struct Summary {
     uint64_t spans = 0, bytes = 0, remapped = 0;

@@ -37,13 +37,13 @@ Status Memory::reach(comm::Device& device, const Status& own) {
   const Status shared = device.registrations().add(offered, window_bytes(team_.layout));
   BRAID_RETURN_IF_ERROR(own);
   BRAID_RETURN_IF_ERROR(shared);
-  BRAID_ASSIGN_OR_RETURN(const comm::Landing landing,
+  BRAID_ASSIGN_OR_RETURN(const comm::SymmetricAddress landing,
                          device.registrations().find(window_, window_bytes(team_.layout)));
   for (int r = 0; r < device.size(); ++r)
     team_.windows[r] = sys::pointer_to<std::byte>(landing.at(r));
   team_.state = sys::pointer_to<State>(own_.get());
   const nvlink::Team& found = device.team();
-  team_.watch = {found.rank, found.timeout_ns, found.trouble, found.must_abort, found.has_failed};
+  team_.watch = {found.rank, found.timeout_ns, found.fault, found.must_abort, found.has_failed};
   return {};
 }
 

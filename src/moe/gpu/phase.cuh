@@ -23,7 +23,7 @@ namespace braid::moe::gpu {
 
 using device::Wait;
 // What a note's flag says besides: of a slot, that it is a window's; of words and arguments, which
-// one, from 1. comm/device/trouble.cc has their names.
+// one, from 1. comm/device/fault_words.cc has their names.
 inline constexpr int32_t kOfWindow = 1;
 
 /// Of a loop's turns, those of this block: as equal as can be, in order. The last block has the last

@@ -25,7 +25,7 @@ __device__ void copy(std::byte* to, const std::byte* from, const Range& range) {
 
 /// num_blocks * num_parts blocks, all of which must be able to run at once.
 extern "C" __global__ void __launch_bounds__(kShortThreads)
-    braid_short_blocks(Team team, Board board, int32_t channel,
+    braid_short_blocks(Team team, SignalPad pad, int32_t channel,
                        const __grid_constant__ ShortBlocks blocks) {
   if (!all_agree(threadIdx.x != 0 || !has_failed(team))) return;
   const ShortBlock& block = blocks.block[blockIdx.x / blocks.num_parts];
@@ -36,9 +36,9 @@ extern "C" __global__ void __launch_bounds__(kShortThreads)
   __syncthreads();
   bool ok = true;
   if (threadIdx.x == 0) {
-    const uint64_t number = *const_cast<const volatile uint64_t*>(&board.numbers[channel]);
-    store_release(short_flag(board, block.peer, team.rank, part), number);
-    ok = wait_for(team, short_flag(board, team.rank, block.peer, part),
+    const uint64_t number = *const_cast<const volatile uint64_t*>(&pad.numbers[channel]);
+    store_release(short_flag(pad, block.peer, team.rank, part), number);
+    ok = wait_for(team, short_flag(pad, team.rank, block.peer, part),
                   {Wait::kChunk, block.peer, number});
   }
   if (!all_agree(ok)) return;

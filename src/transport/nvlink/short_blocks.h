@@ -5,7 +5,7 @@
 // directions: it stores what goes out into the peer's scratch, then the flag of that part; waits
 // for the peer's flag, and copies what came to its place.
 //
-// Flags    One word per (source, part) on the receiver's board, behind the cells. It holds the
+// Flags    One word per (source, part) on the receiver's signal pad, behind its signals. It holds the
 //          number of the barrier that opened the call: ranks count barriers alike, so nothing else
 //          has to be counted, and a flag only grows. It has one writer.
 //
@@ -26,7 +26,7 @@
 namespace braid::nvlink {
 
 inline constexpr int kMostShortParts = 12;
-static_assert(kMostShortParts <= sizeof(BoardCell::short_flags) / sizeof(uint64_t));
+static_assert(kMostShortParts <= sizeof(Signal::short_flags) / sizeof(uint64_t));
 inline constexpr int kShortThreads = 512;
 inline constexpr uint64_t kShortPartBytes = 32 << 10;  // at most, of a direction
 
@@ -64,9 +64,9 @@ constexpr uint64_t short_part_begin(uint64_t bytes, int part, int num_parts) {
 }
 static_assert(short_part_begin(100, 1, 2) == 48 && short_part_begin(100, 2, 2) == 100);
 
-/// On `rank`'s board: of a part that `source` sends it.
-constexpr uint64_t* short_flag(const Board& board, int rank, int source, int part) {
-  return &cell_of(board, rank, kPairChannel, source)->short_flags[part];
+/// On `rank`'s signal pad: of a part that `source` sends it.
+constexpr uint64_t* short_flag(const SignalPad& pad, int rank, int source, int part) {
+  return &signal_of(pad, rank, kPairChannel, source)->short_flags[part];
 }
 
 }  // namespace braid::nvlink

@@ -7,7 +7,7 @@
 // before the release and after the acquire. (One flag goes without: pcie/host_ring.h, "free".)
 //
 // Why it cannot hang: every wait looks at the host's word and at the clock, and ends with a note in
-// Trouble. A kernel whose wait ended skips its work, and so does every later one (has_failed()):
+// Fault. A kernel whose wait ended skips its work, and so does every later one (has_failed()):
 // the host finds the note and fails the comm.
 #pragma once
 
@@ -56,8 +56,8 @@ struct Expected {
 static __device__ __noinline__ void give_up(const Team& team, const Expected& expected,
                                             uint64_t seen, bool aborted) {
   *const_cast<volatile uint32_t*>(team.has_failed) = 1;
-  if (atomicCAS_system(&team.trouble->code, 0U, 1U) != 0U) return;
-  Trouble& note = *team.trouble;
+  if (atomicCAS_system(&team.fault->code, 0U, 1U) != 0U) return;
+  device::Fault& note = *team.fault;
   note.wait = expected.wait;
   note.rank = team.rank;
   note.peer = expected.peer;
@@ -69,7 +69,7 @@ static __device__ __noinline__ void give_up(const Team& team, const Expected& ex
   atomicExch_system(&note.code, 2U);
 }
 
-/// Waits until `flag` has reached the expected value. False: gave up, and Trouble says why.
+/// Waits until `flag` has reached the expected value. False: gave up, and Fault says why.
 /// Every thread may wait for a flag of its own; the clock is read every 1,024 looks only.
 __device__ __forceinline__ bool wait_for(const Team& team, const uint64_t* flag,
                                          const Expected& expected) {

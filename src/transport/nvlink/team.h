@@ -12,13 +12,12 @@ namespace braid::nvlink {
 inline constexpr int kMostRanks = 16;
 
 using device::Wait;
-using Trouble = device::Fault;
 
 struct Team {
   int32_t rank;
   int32_t size;
   int64_t timeout_ns;          // of one wait without progress
-  Trouble* trouble;            // host memory, as the device addresses it
+  device::Fault* fault;        // host memory, as the device addresses it
   const uint32_t* must_abort;  // host memory: not 0 ends every wait, on the host's word
   uint32_t* has_failed;        // device memory of this GPU: not 0 once a wait has ended in vain
 };

@@ -11,7 +11,7 @@ namespace braid::transport {
 namespace rdma {
 namespace {
 
-struct Card {  // what precedes the doors and the endpoint's name in a rank's blob
+struct Card {  // what precedes the endpoints and the endpoint's name in a rank's blob
   uint32_t slot_bytes = 0;
   uint32_t depth_pieces = 0;
 };
@@ -20,14 +20,14 @@ std::string write_card(const RdmaLane& lane, int self, int size) {
   const Card card{lane.caps().max_piece_bytes, lane.caps().depth_pieces};
   std::string out(reinterpret_cast<const char*>(&card), sizeof card);
   for (int r = 0; r < size; ++r) {
-    const Door door = r == self ? Door{} : lane.door_for(r);
-    out.append(reinterpret_cast<const char*>(&door), sizeof door);
+    const RemoteEndpoint remote = r == self ? RemoteEndpoint{} : lane.remote_endpoint_for(r);
+    out.append(reinterpret_cast<const char*>(&remote), sizeof remote);
   }
   return out + lane.endpoint_name();
 }
 
 Status meet_from(RdmaLane& lane, int self, int size, int peer, const std::string& blob) {
-  const size_t name_at = sizeof(Card) + sizeof(Door) * size;
+  const size_t name_at = sizeof(Card) + sizeof(RemoteEndpoint) * size;
   if (blob.size() <= name_at)
     return internal_error("rank {} sent {} bytes, more than {} expected", peer, blob.size(),
                           name_at);
@@ -38,9 +38,9 @@ Status meet_from(RdmaLane& lane, int self, int size, int peer, const std::string
     return invalid_argument("rank {} uses {} slots of {} bytes, rank {} {} of {}", peer,
                             card.depth_pieces, card.slot_bytes, self, lane.caps().depth_pieces,
                             lane.caps().max_piece_bytes);
-  Door door;
-  std::memcpy(&door, blob.data() + sizeof(Card) + sizeof(Door) * self, sizeof door);
-  return lane.meet(peer, blob.substr(name_at), door);
+  RemoteEndpoint remote;
+  std::memcpy(&remote, blob.data() + sizeof(Card) + sizeof(RemoteEndpoint) * self, sizeof remote);
+  return lane.meet(peer, blob.substr(name_at), remote);
 }
 
 Status meet_all(RdmaLane& lane, int self, int size, const std::vector<std::string>& blobs) {
@@ -57,8 +57,8 @@ Result<std::unique_ptr<RdmaLane>> connect(sys::FabricLibrary& library, group::Gr
   const std::string topic = "lane " + options.name;
   Result<std::unique_ptr<RdmaLane>> opened = RdmaLane::open(library, options, self, size);
   const std::string card = opened.ok() ? write_card(**opened, self, size) : "";
-  BRAID_ASSIGN_OR_RETURN(const auto blobs,
-                         group::agree(group, topic + " doors", opened.status(), card, deadline));
+  BRAID_ASSIGN_OR_RETURN(
+      const auto blobs, group::agree(group, topic + " endpoints", opened.status(), card, deadline));
   std::unique_ptr<RdmaLane> lane = std::move(opened).value();
   const Status met = meet_all(*lane, self, size, blobs);
   BRAID_RETURN_IF_ERROR(group::agree(group, topic + " met", met, "", deadline).status());
@@ -75,7 +75,7 @@ Result<std::unique_ptr<Lane>> connect_rdma(group::Group& group, const RdmaLaneOp
   const Result<sys::FabricLibrary*> library = sys::real_fabric();
   if (!library.ok()) {  // the others wait in the first exchange: tell them there
     BRAID_RETURN_IF_ERROR(
-        group::agree(group, "lane " + options.name + " doors", library.status(), "", deadline)
+        group::agree(group, "lane " + options.name + " endpoints", library.status(), "", deadline)
             .status());
   }
   BRAID_ASSIGN_OR_RETURN(auto lane, rdma::connect(*library.value(), group, options, deadline));

@@ -86,19 +86,19 @@ ControlBlock& RdmaLane::control_out(int peer) const {
   return reinterpret_cast<ControlBlock*>(source_.data() + shape_.bytes() * size_)[peer];
 }
 
-Door RdmaLane::door_for(int peer) const {
+RemoteEndpoint RdmaLane::remote_endpoint_for(int peer) const {
   const Peer& p = at_peer(peer);
   return {{p.in.ring_address(), p.in.ring_key()},
           {p.control_region->remote_address(), p.control_region->key()},
           p.in.nonce()};
 }
 
-Status RdmaLane::meet(int peer, const std::string& endpoint_name, const Door& door) {
+Status RdmaLane::meet(int peer, const std::string& endpoint_name, const RemoteEndpoint& remote) {
   Peer& p = at_peer(peer);
   BRAID_ASSIGN_OR_RETURN(p.fabric_peer, endpoint_->add_peer(endpoint_name));
-  p.control = door.control;
-  p.nonce = door.nonce;
-  p.out.point_at(door.ring, door.nonce);
+  p.control = remote.control;
+  p.nonce = remote.nonce;
+  p.out.point_at(remote.ring, remote.nonce);
   p.is_ack_due = true;  // the greeting is an ack of nothing
   return {};
 }

@@ -67,7 +67,7 @@
 namespace braid::transport::rdma {
 
 /// What one rank tells another so that it can be written to.
-struct Door {
+struct RemoteEndpoint {
   RemoteRing ring;
   RemoteRing control;
   uint64_t nonce = 0;  // with which the other seals what it writes
@@ -79,10 +79,10 @@ class RdmaLane final : public Lane {
                                                 const RdmaLaneOptions& options, int self, int size);
   ~RdmaLane() override;
 
-  // Connecting: tell everyone endpoint_name() and door_for(them), then meet() everyone.
+  // Connecting: tell everyone endpoint_name() and remote_endpoint_for(them), then meet() everyone.
   const std::string& endpoint_name() const { return endpoint_->name(); }
-  Door door_for(int peer) const;
-  Status meet(int peer, const std::string& endpoint_name, const Door& door);
+  RemoteEndpoint remote_endpoint_for(int peer) const;
+  Status meet(int peer, const std::string& endpoint_name, const RemoteEndpoint& remote);
   /// Progresses until every peer was heard and everything said was sent; timeout names who was
   /// silent.
   Status greet(Deadline deadline);

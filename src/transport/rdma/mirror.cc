@@ -83,14 +83,14 @@ Status Mirrors::allocate() {
   return {};
 }
 
-Mirrors::Door Mirrors::door_for(int peer) const {
+Mirrors::RemoteEndpoint Mirrors::remote_endpoint_for(int peer) const {
   const sys::FabricRegion& region = *at_peer(peer).region;
   return {{region.remote_address(), region.key()}, at_peer(peer).nonce};
 }
 
-Status Mirrors::meet(int peer, const std::string& endpoint_name, const Door& door) {
+Status Mirrors::meet(int peer, const std::string& endpoint_name, const RemoteEndpoint& remote) {
   BRAID_ASSIGN_OR_RETURN(at_peer(peer).fabric_peer, endpoint_->add_peer(endpoint_name));
-  at_peer(peer).door = door;
+  at_peer(peer).remote = remote;
   return {};
 }
 
@@ -139,7 +139,7 @@ bool Mirrors::post(int rank, sys::FabricTransfer write) {
   op->peer = rank;
   write.peer = at_peer(rank).fabric_peer;
   write.local_region = source_region_;
-  write.remote_key = at_peer(rank).door.mirror.key;
+  write.remote_key = at_peer(rank).remote.mirror.key;
   write.wants_delivery = write.wants_delivery && options_.provider != "shm";
   const Result<bool> posted = endpoint_->write(write, op);
   if (posted.ok() && posted.value()) {
@@ -155,12 +155,12 @@ bool Mirrors::post(int rank, sys::FabricTransfer write) {
 // slot's record is lost the connection is.
 bool Mirrors::post_record(int rank, uint64_t offset, uint64_t number, const SlotNews* news) {
   NewsRecord record{number};
-  seal(record, at_peer(rank).door.nonce);
+  seal(record, at_peer(rank).remote.nonce);
   put_record(board_out(rank) + offset, record);
   sys::FabricTransfer write;
   write.local = board_out(rank) + offset;
   write.bytes = sizeof record;
-  write.remote_address = at_peer(rank).door.mirror.address + slots_bytes() + offset;
+  write.remote_address = at_peer(rank).remote.mirror.address + slots_bytes() + offset;
   if (news != nullptr) write.immediate = pack_news(*news);
   write.wants_delivery = false;
   return post(rank, write);
@@ -171,7 +171,7 @@ bool Mirrors::post_slot(int rank, bool everyone, int lane, uint64_t number) {
   sys::FabricTransfer write;
   write.local = segment(self_) + slots_at() + offset;
   write.bytes = options_.slot_bytes;
-  write.remote_address = at_peer(rank).door.mirror.address + offset;
+  write.remote_address = at_peer(rank).remote.mirror.address + offset;
   write.immediate = pack_news({Told::kFull, self_, everyone, lane, number});
   return post(rank, write);
 }

@@ -77,14 +77,14 @@ class Mirrors {
   Mirrors(const Mirrors&) = delete;
   Mirrors& operator=(const Mirrors&) = delete;
 
-  // Connecting: tell everyone endpoint_name() and door_for(them), then meet() everyone.
+  // Connecting: tell everyone endpoint_name() and remote_endpoint_for(them), then meet() everyone.
   const std::string& endpoint_name() const { return endpoint_->name(); }
-  struct Door {
+  struct RemoteEndpoint {
     RemoteRing mirror;   // which the other writes, the board behind it
     uint64_t nonce = 0;  // with which the other seals its records
   };
-  Door door_for(int peer) const;
-  Status meet(int peer, const std::string& endpoint_name, const Door& door);
+  RemoteEndpoint remote_endpoint_for(int peer) const;
+  Status meet(int peer, const std::string& endpoint_name, const RemoteEndpoint& remote);
   /// Progresses until every peer was heard; timeout names who was silent.
   Status greet(Deadline deadline);
 
@@ -126,7 +126,7 @@ class Mirrors {
     const sys::FabricRegion* region = nullptr;  // our mirror of its segment, which it writes
     uint64_t fabric_peer = 0;
     uint64_t nonce = 0;                      // with which it seals
-    Door door;                               // to its mirror of ours
+    RemoteEndpoint remote;                   // to its mirror of ours
     Sent sent[2][pcie::kMostLanes];          // [everyone][lane]
     Received received[2][pcie::kMostLanes];  // the same
     bool is_greeting_due = true;

@@ -12,7 +12,7 @@ namespace {
 
 constexpr const char* kMirrorTopic = "gpu rdma";
 
-struct MirrorCard {  // what precedes the doors and the endpoint's name in a rank's blob
+struct MirrorCard {  // what precedes the endpoints and the endpoint's name in a rank's blob
   uint32_t slot_bytes = 0;
   uint32_t num_slots = 0;
   int32_t num_lanes = 0;
@@ -27,14 +27,16 @@ std::string mirror_card(const Mirrors& mirrors, int self, int size) {
   const MirrorCard card = card_of(mirrors.options());
   std::string out(reinterpret_cast<const char*>(&card), sizeof card);
   for (int r = 0; r < size; ++r) {
-    const Mirrors::Door door = r == self ? Mirrors::Door{} : mirrors.door_for(r);
-    out.append(reinterpret_cast<const char*>(&door), sizeof door);
+    const Mirrors::RemoteEndpoint remote =
+        r == self ? Mirrors::RemoteEndpoint{} : mirrors.remote_endpoint_for(r);
+    out.append(reinterpret_cast<const char*>(&remote), sizeof remote);
   }
   return out + mirrors.endpoint_name();
 }
 
 Status meet_mirror(Mirrors& mirrors, int self, int size, int peer, const std::string& blob) {
-  const size_t name_at = sizeof(MirrorCard) + sizeof(Mirrors::Door) * static_cast<size_t>(size);
+  const size_t name_at =
+      sizeof(MirrorCard) + sizeof(Mirrors::RemoteEndpoint) * static_cast<size_t>(size);
   if (blob.size() <= name_at)
     return internal_error("rank {} sent {} bytes, more than {} expected", peer, blob.size(),
                           name_at);
@@ -45,11 +47,12 @@ Status meet_mirror(Mirrors& mirrors, int self, int size, int peer, const std::st
                             peer, card.num_slots, card.slot_bytes, card.num_lanes, self,
                             mirrors.options().num_slots, mirrors.options().slot_bytes,
                             mirrors.options().num_lanes);
-  Mirrors::Door door;
-  std::memcpy(&door,
-              blob.data() + sizeof(MirrorCard) + sizeof(Mirrors::Door) * static_cast<size_t>(self),
-              sizeof door);
-  return mirrors.meet(peer, blob.substr(name_at), door);
+  Mirrors::RemoteEndpoint remote;
+  std::memcpy(&remote,
+              blob.data() + sizeof(MirrorCard) +
+                  sizeof(Mirrors::RemoteEndpoint) * static_cast<size_t>(self),
+              sizeof remote);
+  return mirrors.meet(peer, blob.substr(name_at), remote);
 }
 
 Status meet_mirrors(Mirrors& mirrors, int self, const std::vector<std::string>& blobs) {
@@ -71,8 +74,8 @@ Result<std::unique_ptr<Mirrors>> connect_mirrors(const Result<sys::FabricLibrary
       library.ok() ? Mirrors::open(*library.value(), options, self, size)
                    : Result<std::unique_ptr<Mirrors>>(library.status());
   const std::string card = opened.ok() ? mirror_card(*opened.value(), self, size) : "";
-  BRAID_ASSIGN_OR_RETURN(const auto blobs,
-                         group::agree(group, topic + " doors", opened.status(), card, deadline));
+  BRAID_ASSIGN_OR_RETURN(
+      const auto blobs, group::agree(group, topic + " endpoints", opened.status(), card, deadline));
   std::unique_ptr<Mirrors> mirrors = std::move(opened).value();
   const Status met = meet_mirrors(*mirrors, self, blobs);
   BRAID_RETURN_IF_ERROR(group::agree(group, topic + " met", met, "", deadline).status());

@@ -7,7 +7,7 @@
 //
 // Who connects to a listening endpoint can send it any immediate, without a key. So an immediate is
 // a hint where to look and nothing more: what is believed lies in memory that only the peer has the
-// key of, sealed with a nonce that only the peer was told (Door, lane.h). Even so nothing is trusted:
+// key of, sealed with a nonce that only the peer was told (RemoteEndpoint, lane.h). Even so nothing is trusted:
 // a record is copied out of registered memory once, checked as the copy (the peer may write again at
 // any time), and only the copy is used afterwards.
 //

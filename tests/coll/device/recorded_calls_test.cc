@@ -131,7 +131,7 @@ void name_memory(RecordingCuda& cuda, comm::Device& device) {
 
 void name_registered(RecordingCuda& cuda, comm::Device& device, sys::DevicePtr memory,
                      uint64_t bytes) {
-  const Result<comm::Landing> landing = device.registrations().find(memory, bytes);
+  const Result<comm::SymmetricAddress> landing = device.registrations().find(memory, bytes);
   ASSERT_TRUE(landing.ok() && landing.value().window != nullptr);
   for (int r = 0; r < device.size(); ++r)
     if (r != device.rank()) cuda.name(landing.value().at(r), bytes, fmt::format("recv[{}]", r));

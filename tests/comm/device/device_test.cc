@@ -186,7 +186,7 @@ TEST_P(DeviceRanks, RegisteredMemoryIsFoundWhereItLies) {
     const sys::DevicePtr base = memory.get();
     EXPECT_EQ(device.registrations().find(base, 10'000).value().window, nullptr);
     expect_ok(device.registrations().add(base, 10'000));
-    const Landing landing = device.registrations().find(base + 100, 9'900).value();
+    const SymmetricAddress landing = device.registrations().find(base + 100, 9'900).value();
     ASSERT_NE(landing.window, nullptr);
     EXPECT_EQ(landing.at(rank.rank()), base + 100);
     EXPECT_EQ(device.registrations().find(base + 100, 9'901).value().window, nullptr);
@@ -254,7 +254,7 @@ TEST_P(DeviceRanks, MemoryThatIsMappedAnewIsNotFound) {
     const sys::DevicePtr base = memory.get();
     const uint64_t second = memory.bytes_of(0);
     expect_ok(rank.device.registrations().add(base, memory.bytes()));
-    const Landing landing = rank.device.registrations().find(base + second, 100).value();
+    const SymmetricAddress landing = rank.device.registrations().find(base + second, 100).value();
     ASSERT_NE(landing.window, nullptr);
     EXPECT_EQ(landing.at(rank.rank()), base + second);
     memory.remap(1);
@@ -319,14 +319,14 @@ TEST(DeviceTrouble, DifferentSignaturesAreTroubleEverywhere) {
 TEST(DeviceTrouble, APairThatDiffersIsTroubleEverywhere) {
   const auto cuda = make_cuda(3);
   run_gpus(3, *cuda, {}, [&](GpuRank& rank) {
-    nvlink::PairMeeting meeting{};
+    nvlink::PairSignatures meant{};
     for (int peer = 0; peer < 3; ++peer)
-      meeting.signature[peer] = static_cast<uint64_t>(rank.rank() + peer);
-    expect_ok(rank.device.barriers().of_pairs({}, 0, meeting));
+      meant.signature[peer] = static_cast<uint64_t>(rank.rank() + peer);
+    expect_ok(rank.device.barriers().of_pairs({}, 0, meant));
     expect_ok(rank.device.faults().status());
     rank.all.arrive_and_wait();
-    if (rank.rank() == 1) meeting.signature[2] = 77;
-    expect_ok(rank.device.barriers().of_pairs({}, 0, meeting));
+    if (rank.rank() == 1) meant.signature[2] = 77;
+    expect_ok(rank.device.barriers().of_pairs({}, 0, meant));
     const Status trouble = await_trouble(rank.device);
     EXPECT_EQ(trouble.code(), Code::kInvalidArgument) << trouble.to_string();
     EXPECT_NE(trouble.message().find("rank 1"), std::string::npos) << trouble.to_string();

@@ -39,7 +39,7 @@ TEST(FaultWatch, ItsPageStaysTheSameOneOverAFork) {
   ASSERT_TRUE(watch.ok()) << watch.status().to_string();
   nvlink::Team team{};
   watch.value()->give_page_to(team);
-  volatile auto* const word = &team.trouble->code;
+  volatile auto* const word = &team.fault->code;
   const pid_t child = ::fork();
   if (child == 0) {
     *word = 7;

@@ -242,7 +242,8 @@ def test_too_few_gpus_are_counted(monkeypatch):
 )  # fmt: skip
 def test_baselines_of_a_device(text, count, found):
     if found is None:
-        with pytest.raises(Exception, match=f"--against: '{text}' is no baseline here; write"):
+        where = "on GPUs; write nccl" if count else "between CPUs; write gloo"
+        with pytest.raises(Exception, match=f"--against: '{text}' is no baseline here, {where} or"):
             probe_calls.baseline(text, count)
     else:
         assert probe_calls.baseline(text, count) == found

@@ -32,6 +32,13 @@ def test_between_cpus(record):
     assert "losses" not in proven.between_cpus(record, 1.75, is_trained=None)
 
 
+def test_more_than_the_rates_allow_is_explained(record):
+    assert "fell behind" not in proven.between_cpus(record, 1.75, is_trained=None)
+    assert "allow 1.70x (above that the fastest alone fell behind its own rate)" in (
+        proven.between_cpus(record, 1.70, is_trained=None)
+    )
+
+
 @pytest.mark.parametrize("whose", ["ours", "the baseline's"])
 def test_one_wrong_byte_proves_nothing(record, whose):
     first, *others = record.results

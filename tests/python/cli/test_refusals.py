@@ -147,6 +147,59 @@ def test_a_demo_on_gpus_that_are_not_there_is_refused(braid, monkeypatch):
     assert (code, err) == (2, "braid: demo: --device: GPUs were asked for, but there is none\n")
 
 
+@pytest.mark.parametrize(
+    ("count", "why", "said"),
+    [
+        (0, "this machine has no NVIDIA GPU", "this machine has no NVIDIA GPU"),
+        (2, "", "2 are here"),
+    ],
+)
+def test_moe_on_gpus_that_are_not_there_is_refused_before_ranks_start(
+    braid, monkeypatch, count, why, said
+):
+    pytest.importorskip("torch")
+    from braid.bench import gpus
+    from braid.cli import bench_moe
+
+    monkeypatch.setattr(gpus, "find", lambda: gpus.Gpus(count, why))
+    monkeypatch.setattr(bench_moe, "launch", lambda *_: pytest.fail("ranks were started"))
+    code, out, err = braid("bench moe --gpu -n 4")
+    assert (code, out) == (2, "")
+    assert err == f"braid: bench moe: --gpu: asked for 4 GPUs, one for each rank, but {said}\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--shape foo", "--shape: 'foo' is no shape; braid has deepseek-v3, "),
+        ("--routings foo", "--routings: 'foo' is no routing; braid has uniform, "),
+        ("--deepep some", "--deepep: 'some' is no mode; braid has no, normal, both"),
+        ("--tokens 128,1k", "--tokens: asked for numbers such as 128,1024, found '128,1k'"),
+        ("--tokens 128,0", "--tokens: asked for numbers such as 128,1024, found '128,0'"),
+        ("--tokens=", "--tokens: asked for numbers such as 128,1024, found ''"),
+        ("--svg /nowhere/x.svg", "--svg: /nowhere/x.svg: there is no folder "),
+    ],
+)
+def test_moe_refuses_words_once_and_not_in_every_rank(braid, monkeypatch, words, said):
+    pytest.importorskip("torch")
+    from braid.cli import bench_moe
+
+    monkeypatch.setattr(bench_moe, "launch", lambda *_: pytest.fail("ranks were started"))
+    code, out, err = braid(f"bench moe {words}")
+    assert (code, out) == (2, "")
+    assert said in err
+    assert err.count("\n") == 1
+
+
+def test_moe_without_torch_says_what_to_install(braid, monkeypatch):
+    from braid.cli import bench_moe
+
+    monkeypatch.setattr(bench_moe.importlib.util, "find_spec", lambda _: None)
+    assert braid("bench moe")[2] == (
+        "braid: bench moe: needs PyTorch, which is not installed here: pip install torch\n"
+    )
+
+
 @pytest.mark.parametrize("op", ["all_gather", "all_reduce"])
 def test_a_case_beyond_memory_is_refused_before_ranks_start(braid, monkeypatch, op):
     from braid.bench.host import memory

@@ -105,6 +105,13 @@ def test_bad_traces(tmp_path, text, said):
     assert "\n" not in str(caught.value)
 
 
+def test_a_dtype_of_gpus_alone_says_where_it_is_missing(tmp_path):
+    path = tmp_path / "t.jsonl"
+    path.write_text('{"op": "all_reduce", "bytes": 4, "dtype": "bfloat16"}')
+    with pytest.raises(InvalidArgument, match="'bfloat16' is none of those between CPUs: float32"):
+        read(path, ("float32",), "between CPUs")
+
+
 def test_traces_that_cannot_be_read(tmp_path):
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
     for name, said in (("nowhere", "No such file"), ("binary", "no text")):

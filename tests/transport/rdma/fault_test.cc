@@ -290,7 +290,7 @@ TEST(RdmaFaults, BadWritesIntoARingShowNothing) {
   auto lanes = connect_all(fabric, 3);
   // Rank 1's own next write, with a header that says another sequence: a rogue endpoint knows the
   // ring of rank 0.
-  const Door door = lanes[0]->door_for(1);
+  const RemoteEndpoint remote = lanes[0]->remote_endpoint_for(1);
   auto domain = fabric.open({.address = "rogue"});
   ASSERT_TRUE(domain.ok());
   auto rogue = (*domain)->open_endpoint({});
@@ -306,8 +306,8 @@ TEST(RdmaFaults, BadWritesIntoARingShowNothing) {
   write.local_region = source.value();
   write.local = junk.data();
   write.bytes = junk.size();
-  write.remote_address = door.ring.address;
-  write.remote_key = door.ring.key ^ 1;
+  write.remote_address = remote.ring.address;
+  write.remote_key = remote.ring.key ^ 1;
   write.immediate = pack({Kind::kPiece, 1, 0, 0});
   sys::FabricOp op;
   ASSERT_TRUE((*rogue)->write(write, &op).ok());
@@ -315,7 +315,7 @@ TEST(RdmaFaults, BadWritesIntoARingShowNothing) {
   EXPECT_EQ(fabric.num_refused(), 1u) << "a wrong key lands nothing";
   EXPECT_TRUE(lanes[0]->health(1).ok());
 
-  write.remote_key = door.ring.key;
+  write.remote_key = remote.ring.key;
   write.remote_address += header_offset(500) - 128;
   ASSERT_TRUE((*rogue)->write(write, &op).ok());
   for (int i = 0; i < 10; ++i) lanes[0]->progress();

@@ -124,7 +124,7 @@ TEST(RdmaForged, AStrangersGreetingIsNone) {
   o.address = "rank1";
   auto absent = RdmaLane::open(fabric, o, 1, 2);
   ASSERT_TRUE(absent.ok());
-  ASSERT_TRUE((*lane)->meet(1, (*absent)->endpoint_name(), (*absent)->door_for(0)).ok());
+  ASSERT_TRUE((*lane)->meet(1, (*absent)->endpoint_name(), (*absent)->remote_endpoint_for(0)).ok());
   for (const Kind kind : {Kind::kPiece, Kind::kAck, Kind::kAsk, Kind::kAnswer})
     fabric.forge((*lane)->endpoint_name(), pack({kind, 1, 0, 0}));
   const Status greeted = (*lane)->greet(Deadline::after_ns(50_ms));

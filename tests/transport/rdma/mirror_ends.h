@@ -42,7 +42,7 @@ class MirrorEnd {
     team_.rank = rank;
     team_.size = size;
     team_.timeout_ns = timeout_ns;
-    team_.trouble = &trouble_;
+    team_.fault = &fault_;
     team_.must_abort = &must_abort_;
     team_.has_failed = &has_failed_;
     ring_.progress = progress_.get();
@@ -56,7 +56,7 @@ class MirrorEnd {
   MirrorEnd& operator=(const MirrorEnd&) = delete;
 
   Mirrors& mirrors() { return *mirrors_; }
-  const nvlink::Trouble& trouble() const { return trouble_; }
+  const device::Fault& fault() const { return fault_; }
   void close() { mirrors_.reset(); }
 
   /// Enqueues transfer `call`: `bytes` to everyone, or to each peer its own.
@@ -91,7 +91,7 @@ class MirrorEnd {
   bool is_done() const { return blocks_.empty(); }
   /// What is wrong with what came, or "".
   std::string wrong() const {
-    if (trouble_.code != 0) return fmt::format("rank {}: trouble", rank_);
+    if (fault_.code != 0) return fmt::format("rank {}: fault", rank_);
     for (int r = 0; r < size_; ++r)
       for (uint64_t at = 0; r != rank_ && at < bytes_; ++at)
         if (in_[static_cast<size_t>(r)][at] != mirror_byte(r, everyone_ ? size_ : rank_, call_, at))
@@ -104,7 +104,7 @@ class MirrorEnd {
   std::unique_ptr<Mirrors> mirrors_;
   const int rank_, size_;
   nvlink::Team team_{};
-  nvlink::Trouble trouble_{};
+  device::Fault fault_{};
   uint32_t must_abort_ = 0, has_failed_ = 0;
   std::unique_ptr<pcie::RingProgress> progress_ = std::make_unique<pcie::RingProgress>();
   pcie::HostRing ring_{};

@@ -25,7 +25,7 @@ void run_mirror_rank(const test::SpawnedRank& child) {
   ASSERT_TRUE(made.ok()) << made.status().to_string();
   MirrorEnd end(std::move(made).value(), child.rank, 2, 1'000'000'000);
   const Deadline life = Deadline::after_ns(20_s);
-  for (uint64_t call = 1; end.trouble().code == 0 && !life.passed(); ++call) {
+  for (uint64_t call = 1; end.fault().code == 0 && !life.passed(); ++call) {
     end.begin(call, 20'000, call % 2 == 0);
     for (int steps = 0; !end.is_done() && !life.passed(); ++steps) {
       if (child.rank == 1 && call == 3 && steps == 3) raise(SIGKILL);
@@ -33,9 +33,9 @@ void run_mirror_rank(const test::SpawnedRank& child) {
       sched_yield();
     }
     const std::string wrong = end.wrong();
-    EXPECT_TRUE(wrong.empty() || end.trouble().code != 0) << wrong;
+    EXPECT_TRUE(wrong.empty() || end.fault().code != 0) << wrong;
   }
-  EXPECT_EQ(end.trouble().peer, 1);
+  EXPECT_EQ(end.fault().peer, 1);
   EXPECT_FALSE(life.passed());
   const int64_t start_ns = now_ns();
   end.close();

@@ -99,7 +99,7 @@ TEST(Mirrors, AFailedWriteIsAnError) {
       while (!std::all_of(ends.begin(), ends.end(), is_over) && !deadline.passed())
         for (auto& end : ends) end->step();
       EXPECT_FALSE(deadline.passed());
-      const bool is_told = ends[0]->trouble().code != 0 && ends[1]->trouble().code != 0;
+      const bool is_told = ends[0]->fault().code != 0 && ends[1]->fault().code != 0;
       EXPECT_TRUE(is_told) << "fault at write " << k;
     }
 }
@@ -110,8 +110,8 @@ TEST(Mirrors, AVanishedWriteIsFoundByTheDeadline) {
   MirrorEnds ends = make_ends(fabric, 2, 3, 50'000'000);
   fabric.inject("rank0", 4, FakeFault::kDrop);
   EXPECT_NE(transfer(ends, 1, 30'000, true), "");
-  EXPECT_EQ(ends[1]->trouble().wait, nvlink::Wait::kSlotFull);
-  EXPECT_EQ(ends[1]->trouble().peer, 0);
+  EXPECT_EQ(ends[1]->fault().wait, nvlink::Wait::kSlotFull);
+  EXPECT_EQ(ends[1]->fault().peer, 0);
 }
 
 TEST(Mirrors, APeerThatIsGoneEndsThem) {

@@ -6,11 +6,11 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Protocol, Self
+from typing import Protocol
 
 from braid.bench.engine import pattern
 from braid.bench.engine.player import Answer, Player
+from braid.closing import Closing
 
 _FOLDER = Path(__file__).parent
 _START_S = 60.0
@@ -52,23 +52,12 @@ class Contestant(Protocol):
         """Ends the processes."""
 
 
-class Pair:
+class Pair(Closing):
     """Two processes that speak as peer.py does."""
 
     def __init__(self, name: str, source: Player, target: Player) -> None:
         self.name = name
         self._source, self._target = source, target
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Both."""

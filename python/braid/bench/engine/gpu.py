@@ -20,7 +20,12 @@ from pathlib import Path
 from time import perf_counter_ns
 from typing import Any
 
-import torch
+try:
+    import torch
+except ModuleNotFoundError:
+    raise ModuleNotFoundError(
+        "braid.bench.engine.gpu needs PyTorch with CUDA: pip install torch"
+    ) from None
 
 from braid.bench.engine import pattern
 from braid.bench.engine.contestants import Case, Contestant, Pair, introduce
@@ -353,8 +358,8 @@ def main() -> int:
     if gpus is None:
         print(f"--gpus: asked for two numbers, found {asked.gpus!r}", file=sys.stderr)  # noqa: T201
         return 2
-    if torch.cuda.device_count() <= max(gpus):
-        print(f"no GPU {max(gpus)} here", file=sys.stderr)  # noqa: T201
+    if (count := torch.cuda.device_count()) <= max(gpus):
+        print(f"--gpus: asked for {asked.gpus}, torch sees {count} here", file=sys.stderr)  # noqa: T201
         return 2
     who = _Field(asked.mib << 20, asked.host_mib << 20, gpus)
     output = Output(20, asked.seconds, asked.json, commit=asked.commit)

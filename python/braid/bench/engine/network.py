@@ -10,7 +10,6 @@ import secrets
 import shutil
 import subprocess
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Self
 
 from braid.errors import DriverError
@@ -65,12 +64,7 @@ class TwoHosts:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -10,9 +10,9 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from time import monotonic
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
+from braid.closing import Closing
 from braid.errors import DriverError, Timeout
 
 Answer = dict[str, Any]
@@ -20,7 +20,7 @@ ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 """NumPy would start a thread for every core, which polling peers do not leave to it."""
 
 
-class Player:
+class Player(Closing):
     """One process. `prefix` is put before its command line, as `ip netns exec HOST`."""
 
     def __init__(
@@ -40,17 +40,6 @@ class Player:
             env={**os.environ, **ENVIRONMENT, **(environment or {})},
         )
         self._left = b""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Ends it: by the end of its input, and 5 s later by force."""

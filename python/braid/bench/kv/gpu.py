@@ -12,7 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import torch
+try:
+    import torch
+except ModuleNotFoundError:
+    raise ModuleNotFoundError("braid.bench.kv.gpu needs PyTorch: pip install torch") from None
 
 from braid.bench.engine import contestants as engine
 from braid.bench.engine.contestants import Case, Contestant, Pair
@@ -184,7 +187,7 @@ def main(arguments: list[str] | None = None) -> int:
     """The exit code of the run."""
     asked = _parser().parse_args(arguments)
     if asked.device == "cuda" and not torch.cuda.is_available():
-        print("no GPU here", file=sys.stderr)  # noqa: T201
+        print("torch sees no GPU here; --device cpu is a trial without", file=sys.stderr)  # noqa: T201
         return 2
     gap = int(asked.apart)
     beside = gap * asked.layers * 2 * _HALF

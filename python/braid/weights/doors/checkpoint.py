@@ -26,13 +26,13 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
 import zmq
 
+from braid.closing import Closing
 from braid.errors import Cancelled, Error, InvalidArgument, Timeout
 from braid.weights.doors.tensors import tensor_of
 from braid.weights.station import words_of
@@ -45,7 +45,7 @@ Ask = Callable[[dict[str, str]], object]
 """Makes a server's workers connect: is given {device: socket}, returns when they are through."""
 
 
-class Dialogue:
+class Dialogue(Closing):
     """With one worker. A context manager.
 
     receiver  has joined the trainer's StreamSender
@@ -124,17 +124,6 @@ class Dialogue:
         self._context.destroy(0)
         self._shared.close()
         self._folder.cleanup()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def update(dialogues: Sequence[Dialogue], version: int, ask: Ask, timeout: float = 300.0) -> None:

@@ -1,5 +1,5 @@
-// Presence between processes: claims live and die with them, and with nothing else.
-#include "bindings/nccl/core/presence.h"
+// LivenessLock between processes: claims live and die with them, and with nothing else.
+#include "bindings/nccl/core/liveness_lock.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -19,8 +19,8 @@ class PresenceTest : public testing::Test {
  protected:
   ~PresenceTest() override { std::remove(path_.c_str()); }
 
-  Presence present() {
-    auto made = Presence::on(sys::Fd(open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600)));
+  LivenessLock present() {
+    auto made = LivenessLock::on(sys::Fd(open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600)));
     EXPECT_TRUE(made.ok()) << made.status().to_string();
     return std::move(made).value();
   }
@@ -31,7 +31,7 @@ class PresenceTest : public testing::Test {
     EXPECT_EQ(pipe(ready), 0);
     const pid_t child = fork();
     if (child == 0) {
-      Presence theirs = present();
+      LivenessLock theirs = present();
       const char said = theirs.claim(seat).ok() ? 'y' : 'n';
       if (write(ready[1], &said, 1) != 1) _exit(1);
       then(theirs);
@@ -49,13 +49,13 @@ class PresenceTest : public testing::Test {
     EXPECT_EQ(waitpid(child, &code, 0), child);
   }
 
-  const std::string path_ = testing::TempDir() + "/presence " + std::to_string(getpid());
+  const std::string path_ = testing::TempDir() + "/liveness " + std::to_string(getpid());
 };
 
 TEST_F(PresenceTest, AClaimLivesAsLongAsItsProcess) {
-  const Presence ours = present();
+  const LivenessLock ours = present();
   EXPECT_FALSE(ours.is_claimed_by_another(3));
-  const pid_t child = claimer(3, [](Presence&) { pause(); });
+  const pid_t child = claimer(3, [](LivenessLock&) { pause(); });
   EXPECT_TRUE(ours.is_claimed_by_another(3));
   EXPECT_FALSE(ours.is_claimed_by_another(2));
   kill(child, SIGKILL);
@@ -64,10 +64,10 @@ TEST_F(PresenceTest, AClaimLivesAsLongAsItsProcess) {
 }
 
 TEST_F(PresenceTest, AForkKeepsNoClaimAlive) {
-  const Presence ours = present();
+  const LivenessLock ours = present();
   int hold[2];
   ASSERT_EQ(pipe(hold), 0);
-  const pid_t child = claimer(0, [&](Presence&) {
+  const pid_t child = claimer(0, [&](LivenessLock&) {
     if (fork() == 0) {
       char end = 0;
       close(hold[1]);
@@ -82,10 +82,10 @@ TEST_F(PresenceTest, AForkKeepsNoClaimAlive) {
 
 // Closing one of a process's descriptors of a file would give up the claims of all.
 TEST_F(PresenceTest, SeveralOfOneProcessDoNotGiveUpEachOthersClaims) {
-  const Presence ours = present();
-  const pid_t child = claimer(1, [this](Presence& theirs) {
+  const LivenessLock ours = present();
+  const pid_t child = claimer(1, [this](LivenessLock& theirs) {
     {
-      Presence second = present();
+      LivenessLock second = present();
       if (!second.claim(2).ok()) _exit(1);
     }
     if (theirs.is_claimed_by_another(1)) _exit(1);  // it is their own
@@ -99,11 +99,11 @@ TEST_F(PresenceTest, SeveralOfOneProcessDoNotGiveUpEachOthersClaims) {
 }
 
 TEST_F(PresenceTest, TheLastOneGivesTheProcesssClaimsUp) {
-  const pid_t child = claimer(1, [](Presence& theirs) {
+  const pid_t child = claimer(1, [](LivenessLock& theirs) {
     theirs.end();
     pause();
   });
-  Presence ours = present();  // after the fork, which would have a copy of it
+  LivenessLock ours = present();  // after the fork, which would have a copy of it
   std::this_thread::sleep_for(std::chrono::milliseconds(200));
   EXPECT_FALSE(ours.is_claimed_by_another(1));
   kill(child, SIGKILL);
@@ -113,11 +113,11 @@ TEST_F(PresenceTest, TheLastOneGivesTheProcesssClaimsUp) {
 }
 
 TEST_F(PresenceTest, KnowsWhetherANameIsItsFile) {
-  const Presence ours = present();
+  const LivenessLock ours = present();
   EXPECT_TRUE(ours.is_named(path_.c_str()));
   std::remove(path_.c_str());
   EXPECT_FALSE(ours.is_named(path_.c_str()));
-  const Presence later = present();
+  const LivenessLock later = present();
   EXPECT_FALSE(ours.is_named(path_.c_str()));
   EXPECT_TRUE(later.is_named(path_.c_str()));
 }

@@ -5,7 +5,7 @@
 //
 // The locks are POSIX record locks: they belong to the process, so a fork has none of them and
 // keeps none alive. But closing any descriptor of the file gives all of them up. So the descriptors
-// of one file are kept together until the last Presence on it in this process ends; nobody else may
+// of one file are kept together until the last LivenessLock on it in this process ends; nobody else may
 // open that file and close it again.
 //
 // Threads: any.
@@ -19,12 +19,12 @@
 
 namespace braid::nccl {
 
-class Presence {
+class LivenessLock {
  public:
   /// driver when the file cannot be asked who it is.
-  static Result<Presence> on(sys::Fd fd);
+  static Result<LivenessLock> on(sys::Fd fd);
 
-  /// Until the last Presence of this process on the file ends, or the process does.
+  /// Until the last LivenessLock of this process on the file ends, or the process does.
   Status claim(uint32_t seat);
   /// Whether a living process other than this one has claimed it.
   bool is_claimed_by_another(uint32_t seat) const;
@@ -35,7 +35,7 @@ class Presence {
 
  private:
   struct File;
-  explicit Presence(std::shared_ptr<File> file) : file_(std::move(file)) {}
+  explicit LivenessLock(std::shared_ptr<File> file) : file_(std::move(file)) {}
   std::shared_ptr<File> file_;
 };
 

@@ -7,6 +7,6 @@
 
 namespace braid::comm {
 
-Status in_words(const nvlink::Trouble& trouble);
+Status in_words(const device::Fault& fault);
 
 }  // namespace braid::comm

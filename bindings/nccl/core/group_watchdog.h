@@ -17,18 +17,18 @@ namespace braid::nccl {
 /// While it lives, a group whose ranks do not come to an end by the deadline is broken off: the
 /// waits of setting up have the deadline of calls, which is long. Who ends without a word breaks
 /// the group anyway.
-class Impatience {
+class GroupWatchdog {
  public:
   /// exhausted: the system has no thread left.
-  static Result<std::unique_ptr<Impatience>> begin(group::Group& group, Deadline deadline) {
-    std::unique_ptr<Impatience> made(new Impatience);
+  static Result<std::unique_ptr<GroupWatchdog>> begin(group::Group& group, Deadline deadline) {
+    std::unique_ptr<GroupWatchdog> made(new GroupWatchdog);
     BRAID_ASSIGN_OR_RETURN(
         made->watch_, sys::start_thread("deadline of ranks", [raw = made.get(), &group, deadline] {
           raw->watch(group, deadline);
         }));
     return made;
   }
-  ~Impatience() {
+  ~GroupWatchdog() {
     if (!watch_.joinable()) return;
     {
       const std::lock_guard lock(mutex_);
@@ -37,11 +37,11 @@ class Impatience {
     is_over_.notify_all();
     watch_.join();
   }
-  Impatience(const Impatience&) = delete;
-  Impatience& operator=(const Impatience&) = delete;
+  GroupWatchdog(const GroupWatchdog&) = delete;
+  GroupWatchdog& operator=(const GroupWatchdog&) = delete;
 
  private:
-  Impatience() = default;
+  GroupWatchdog() = default;
   void watch(group::Group& group, Deadline deadline) {
     std::unique_lock lock(mutex_);
     const auto left = std::chrono::nanoseconds(deadline.left_ns());

@@ -1,4 +1,4 @@
-#include "bindings/nccl/core/presence.h"
+#include "bindings/nccl/core/liveness_lock.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -30,7 +30,7 @@ struct flock lock_of(uint32_t seat, short type) {  // NOLINT(google-runtime-int)
 
 }  // namespace
 
-struct Presence::File {
+struct LivenessLock::File {
   FileId id;
   sys::Fd used;                // set before anybody else sees the file, and not touched again
   std::vector<sys::Fd> extra;  // under mutex(): they wait for the end
@@ -52,7 +52,7 @@ struct Presence::File {
   }
 };
 
-Result<Presence> Presence::on(sys::Fd fd) {
+Result<LivenessLock> LivenessLock::on(sys::Fd fd) {
   struct stat facts{};
   if (fstat(fd.get(), &facts) != 0) return driver_error("fstat: {}", sys::error_text(errno));
   const FileId id{facts.st_dev, facts.st_ino};
@@ -67,23 +67,23 @@ Result<Presence> Presence::on(sys::Fd fd) {
   } else {
     file->extra.push_back(std::move(fd));
   }
-  return Presence(std::move(file));
+  return LivenessLock(std::move(file));
 }
 
-Status Presence::claim(uint32_t seat) {
+Status LivenessLock::claim(uint32_t seat) {
   struct flock lock = lock_of(seat, F_WRLCK);
   if (fcntl(file_->used.get(), F_SETLK, &lock) == 0) return {};
   return driver_error("lock of seat {}: {}", seat, sys::error_text(errno));
 }
 
 // What cannot be asked is taken for alive: the deadline of the wait remains.
-bool Presence::is_claimed_by_another(uint32_t seat) const {
+bool LivenessLock::is_claimed_by_another(uint32_t seat) const {
   if (file_ == nullptr) return true;
   struct flock lock = lock_of(seat, F_WRLCK);
   return fcntl(file_->used.get(), F_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
 }
 
-bool Presence::is_named(const char* path) const {
+bool LivenessLock::is_named(const char* path) const {
   struct stat facts{};
   return file_ != nullptr && stat(path, &facts) == 0 &&
          file_->id == FileId{facts.st_dev, facts.st_ino};

@@ -8,7 +8,7 @@
 namespace braid::comm {
 
 /// `offset_bytes` into a window that every rank has.
-struct Landing {
+struct SymmetricAddress {
   const nvlink::Window* window = nullptr;  // null: not registered
   uint64_t offset_bytes = 0;
   uint64_t number = 0;  // of the registration, from 1: the same on all ranks

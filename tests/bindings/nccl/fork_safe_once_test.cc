@@ -1,5 +1,5 @@
 // Once between threads, and in a child that was forked off while a thread of its parent was at it.
-#include "bindings/nccl/once.h"
+#include "bindings/nccl/fork_safe_once.h"
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -12,8 +12,8 @@
 namespace braid::nccl {
 namespace {
 
-TEST(Once, ThreadsGetOneAndTheSame) {
-  static Once<int> once;
+TEST(ForkSafeOnce, ThreadsGetOneAndTheSame) {
+  static ForkSafeOnce<int> once;
   std::atomic<int> num_made{0};
   std::vector<std::thread> threads;
   std::vector<int*> found(8);
@@ -27,8 +27,8 @@ TEST(Once, ThreadsGetOneAndTheSame) {
   EXPECT_EQ(*found[0], 1);
 }
 
-TEST(Once, AForkDoesNotWaitForItsParentsThread) {
-  static Once<int> once;
+TEST(ForkSafeOnce, AForkDoesNotWaitForItsParentsThread) {
+  static ForkSafeOnce<int> once;
   std::atomic<bool> is_making{false}, may_end{false};
   std::thread maker([&] {
     once.get(

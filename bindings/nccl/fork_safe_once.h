@@ -10,7 +10,7 @@
 namespace braid::nccl {
 
 template <typename T>
-class Once {
+class ForkSafeOnce {
  public:
   /// `make` and `make_as_orphan` answer a new T; one of them is called, once in a process. The
   /// latter when the parent's maker is not there to end its work and may have left locks behind.

@@ -1,4 +1,4 @@
-#include "comm/device/trouble.h"
+#include "comm/device/fault_words.h"
 
 #include <iterator>
 
@@ -49,7 +49,7 @@ const char* argument_name(int32_t number) {
 
 }  // namespace
 
-Status in_words(const nvlink::Trouble& t) {
+Status in_words(const device::Fault& t) {
   if (t.wait == nvlink::Wait::kAgreement && t.flag != 0)
     return invalid_argument("gpu call: ranks disagree: rank {} has {} {}, rank {} has {}", t.rank,
                             word_name(t.flag - 1), t.expected, t.peer, t.seen);

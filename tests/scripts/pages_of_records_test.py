@@ -1,0 +1,159 @@
+"""Tables that are written by hand say what the records beside them say."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+MOE = "docs/moe.md"
+TOKENS = (1, 128, 4096)
+
+
+def record(name: str) -> Any:
+    return json.loads((ROOT / "records" / f"{name}.json").read_text())
+
+
+def rows_behind(page: str, words: str) -> list[list[str]]:
+    """The cells of the first table behind these words, without its head, bold or not."""
+    text = (ROOT / page).read_text()
+    lines = text[text.index(words) :].split("\n|", 1)[1].split("\n\n", 1)[0].split("\n")
+    return [[cell.strip(" *") for cell in line.strip("|").split("|")] for line in lines[2:]]
+
+
+def medians(ranks: int) -> dict[str, dict[int, float]]:
+    """us of each case of DeepEP's race, by tokens."""
+    found: dict[str, dict[int, float]] = {}
+    for series in record(f"moe_deepep_h200_{ranks}")["series"]:
+        tokens = int(re.findall(r"(\d+) tokens", series["group"])[0])
+        found.setdefault(series["case"], {})[tokens] = series["times"]["p50_us"]
+    return found
+
+
+EAGER = "both ways, eager, exact sizes"
+RACED = {
+    "low-latency dispatch, fp8, graph": "low latency dispatch fp8, graph",
+    "low-latency combine, bf16, graph": "low latency combine bf16, graph",
+    "normal dispatch, bf16, graph, 24 multiprocessors": "normal dispatch, 24 SMs, graph",
+    "normal dispatch, fp8, graph, 24": "normal dispatch fp8, 24 SMs, graph",
+    "normal combine, bf16, graph, 24": "normal combine, 24 SMs, graph",
+    "normal dispatch, bf16, eager, exact sizes, 24": "normal dispatch, 24 SMs, eager, exact sizes",
+}
+"""A row's first cell: the case of braid's, whose other's has DeepEP before it."""
+BOTH_WAYS = {
+    "both ways, eager: normal, exact sizes": (f"braid, {EAGER}", f"DeepEP, {EAGER}"),
+    "both ways, eager: low latency": (
+        f"braid low latency, {EAGER}",
+        f"DeepEP low latency, {EAGER}",
+    ),
+}
+
+
+def test_moe_beside_deepep():
+    case, seen = "", 0
+    for name, *cells in rows_behind(MOE, "### DeepEP in the same run"):
+        case = case.replace("24 SMs", "20 SMs") if name == "the same, 20" else RACED.get(name, "")
+        ours, theirs = BOTH_WAYS.get(name) or (case, f"DeepEP {case}")
+        for number, cell in enumerate(cells):
+            if not cell:
+                continue
+            found, tokens = medians((4, 8)[number // 3]), TOKENS[number % 3]
+            said = f"{found[ours][tokens]:,.0f} beside {found[theirs][tokens]:,.0f}"
+            assert cell == said, f"{name}, cell {number + 1}"
+            seen += 1
+    assert seen == 60
+
+
+def test_what_is_bold_is_slower():
+    """By more than 5 %, in a call of 4096 tokens or an eager one."""
+    text = (ROOT / MOE).read_text()
+    table = text[text.index("### DeepEP in the same run") :].split("\n\n")[2]
+    for line in table.split("\n")[2:]:
+        name, *cells = [cell.strip() for cell in line.strip("|").split("|")]
+        for number, cell in enumerate(cells):
+            if cell and ("eager" in name or TOKENS[number % 3] == 4096):
+                ours, theirs = (
+                    int(us.replace(",", "")) for us in cell.strip("*").split(" beside ")
+                )
+                assert cell.startswith("**") == (ours > 1.05 * theirs), f"{name}: {cell}"
+
+
+SEVERAL = {
+    "low-latency dispatch, fp8, graph": ("low latency dispatch fp8, graph",),
+    "low-latency combine, bf16, graph: exact / by rank": (
+        "low latency combine bf16, graph",
+        "low latency combine by rank bf16, graph",
+    ),
+    "normal dispatch, bf16 / fp8, worst-case rows, graph, all SMs": (
+        "normal dispatch, all SMs, graph",
+        "normal dispatch fp8, all SMs, graph",
+    ),
+    "normal combine, bf16, graph, all SMs": ("normal combine, all SMs, graph",),
+    "both ways, eager, exact sizes: normal": (f"braid, {EAGER}",),
+    "both ways, eager: low latency, bf16: exact / by rank": (
+        f"braid low latency, {EAGER}",
+        f"braid low latency by rank, {EAGER}",
+    ),
+    "the same by NCCL's all_to_all_single": (f"nccl all_to_all_single, {EAGER}",),
+    "no routing: braid's all-gather and reduce-scatter": (
+        f"braid all-gather and reduce-scatter, {EAGER}",
+    ),
+}
+
+
+def test_moe_of_four_and_eight():
+    rows = rows_behind(MOE, "On four and eight H200 (`-n 4`, `-n 8`;")
+    assert [row[0] for row in rows] == list(SEVERAL)
+    for name, *cells in rows:
+        for number, cell in enumerate(cells):
+            if cell:
+                found, tokens = medians((4, 8)[number // 3]), TOKENS[number % 3]
+                said = " / ".join(f"{found[case][tokens]:,.0f}" for case in SEVERAL[name])
+                assert cell == said, f"{name}, cell {number + 1}"
+
+
+def test_nodes_of_cpus():
+    rows = rows_behind("docs/nodes.md", "Recorded on two cores")[1:]
+    verdicts = record("nodes_cpu")["verdict"]
+    assert len(rows) == len(verdicts)
+    for row, one in zip(rows, verdicts, strict=True):
+        assert row[1:] == [
+            str(one["bytes"] >> 20),
+            f"{one['cable_of_model']:.3f}",
+            f"{one['time_of_bytes_by_rate']:.2f}",
+            f"{one['flat_by_staged']:.2f}",
+            f"{one['gloo_by_staged']:.2f}",
+        ]
+
+
+def test_programs_over_nodes():
+    text = (ROOT / "docs/nodes.md").read_text()
+    found = record("nodes_programs")
+    programs, failures = found["programs"], found["failures"]
+    assert f"{programs['programs']:,} programs ({programs['calls']:,} calls a rank" in text
+    assert f"{programs['taken']:,} calls taken over, {programs['handed_on']:,} handed on" in text
+    assert f"(the same record, of {failures['commit'][:8]}; " in text
+    assert f"each of {failures['worlds']} worlds; in {failures['error_on_all']} all four" in text
+    assert failures["left_to_the_programs_watchdog"] == 0
+    assert f"{failures['most_s_to_the_last_rank']:.1f} s after the first at most" in text
+
+
+@pytest.mark.parametrize("size", ["8 KiB", "64 KiB", "1 MiB"])
+def test_pages_between_gpus(size):
+    figures = record("engine_between_gpus")["figures"]
+    rows = {
+        row[0]: row[1:] for row in rows_behind("docs/engine.md", "Between two H200 over NVLink")
+    }
+    pages = f"pages {size} GPU to another GPU"
+    others = ("one copy", "4 at a time, one copy", "Triton kernel", "cuMemcpyBatchAsync")
+    names = (*others, "torch, gathered and copied")
+    assert rows[size] == [f"{figures[f'{pages}, {name}']:.2f}" for name in names]
+
+
+def test_the_list_of_decisions_has_their_titles():
+    folder = ROOT / "docs/decisions"
+    listed = re.findall(r"^- \[(.*?)\]\((.*?)\)$", (folder / "README.md").read_text(), re.MULTILINE)
+    heads = {path.name: path.read_text().split("\n", 1)[0] for path in folder.glob("0*.md")}
+    assert {name: f"# {title}" for title, name in listed} == heads
