@@ -117,7 +117,7 @@ class PyMoeBuffer {
       raise_if_failed(invalid_argument("destroy on rank {}: a call of the buffer is under way",
                                        buffer_->rank()));
     std::unique_ptr<moe::Buffer> ended = std::move(buffer_);
-    const nb::gil_scoped_release released;
+    const Unlocked released;
     ended.reset();
   }
   bool is_closed() const { return buffer_ == nullptr; }

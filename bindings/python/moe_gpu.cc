@@ -68,7 +68,7 @@ class PyGpuMoe {
   }
   ~PyGpuMoe() { end(); }
   void close() {
-    const nb::gil_scoped_release released;
+    const Unlocked released;
     end();
   }
   PyGpuMoe(const PyGpuMoe&) = delete;
