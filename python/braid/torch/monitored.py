@@ -49,11 +49,15 @@ class MonitoredBarrier:
 
     def _let_through(self, check: Callable[[], None], timeout_s: float) -> None:
         calls: list[int] = []
+        came: set[int] = set()
 
         def missing() -> list[int]:
+            """Who never came, as long as there is one: others may only have given up before us."""
             texts = self._meeting.look([self._key(rank) for rank in range(self._meeting.size)])
             calls[:] = [int(text or 0) for text in texts]
-            return [rank for rank, call in enumerate(calls) if call <= self._through[rank]]
+            late = [rank for rank, call in enumerate(calls) if call <= self._through[rank]]
+            came.update(set(range(self._meeting.size)) - set(late))
+            return [rank for rank in late if rank not in came] or late
 
         self._meeting.wait(missing, "monitored_barrier to be called by ranks", check, timeout_s)
         self._through = list(calls)

@@ -283,7 +283,8 @@ def test_monitored_barrier_names_who_is_missing(torch_ranks):
         if dist.get_rank() == 2:
             time.sleep(1.5)
             return None
-        limit = timedelta(milliseconds=700)
+        # Rank 1 has come, and gives up before rank 0 does.
+        limit = timedelta(milliseconds=700 - 200 * dist.get_rank())
         with pytest.raises(braid.Timeout) as caught:
             group.monitored_barrier(limit)
         time.sleep(0.5)  # rank 0's process is the store's too
