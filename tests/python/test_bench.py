@@ -304,6 +304,7 @@ _OWN_FORMS = {
     "braid.kernels_beside/1": frozenset({"dirty", "rows"}),
     "braid.kills/1": frozenset({"dirty", "runs"}),
     "braid.kv_kills/1": _RUNS | {"dirty"},
+    "braid.lines/1": frozenset({"dirty", "rows"}),
     "braid.make_test/1": frozenset({"dirty", "runs"}),
     "braid.make_test_designs/1": frozenset({"dirty", "runs"}),
     "braid.moe_calls/1": _RUNS,
