@@ -4,8 +4,7 @@
 
 Writes records/lines.json (docs/decisions/0031-less.md). A line stands twice when it is in a run of
 six lines that was there before, in any file of its folder. Blank lines, comments, imports and lone
-punctuation are passed over. "of_a_shape": runs that are alike when names, numbers and texts are left
-out.
+punctuation are passed over. "of_a_shape": runs that are alike but for names, numbers and texts.
 """
 
 import argparse
