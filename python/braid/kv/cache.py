@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from braid.arrays import Array
+from braid.closing import Closing
 from braid.engine import Engine, Region, values
 from braid.errors import InvalidArgument
 from braid.kv.asked import page_numbers
@@ -126,7 +127,7 @@ def _is_page_by_page(memory: Sequence[LayerMemory], layers: int, page_bytes: int
     )
 
 
-class PagedCache:
+class PagedCache(Closing):
     """The pages of all layers of one rank, as peers reach them. A context manager.
 
     places: where each layer here lies in `regions`.
@@ -237,12 +238,6 @@ class PagedCache:
             if hasattr(self, "tails"):
                 both.callback(self.tails.close)
             both.callback(unregister_all, self._engine, self.regions)
-
-    def __enter__(self) -> "PagedCache":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 class Tails:

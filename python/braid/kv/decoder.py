@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from braid import letters
+from braid.closing import Closing
 from braid.engine import Engine, Message, values
 from braid.errors import Cancelled, Error, Exhausted, InvalidArgument, Timeout
 from braid.kv.asked import given_seconds, page_numbers, request_name, seconds, whole
@@ -39,7 +40,7 @@ from braid.kv.sources import Sources
 _TAGS_FROM = 1 << 31  # the lower half of the immediates is the user's
 
 
-class Decoder(Sources):
+class Decoder(Sources, Closing):
     """Gets the pages of requests from prefillers. One for each rank. A context manager.
 
     engine   its messages (send, recv) belong to the decoder from now on, and of its immediates the
@@ -191,12 +192,6 @@ class Decoder(Sources):
                 ticket.cancel()  # of a load that began beside us
                 ticket.wait()
         self._end_all()
-
-    def __enter__(self) -> "Decoder":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     # --- sources ---
 

@@ -36,6 +36,7 @@ from typing import Any
 import numpy as np
 
 from braid import letters
+from braid.closing import Closing
 from braid.engine import Engine, Message, Watch, values
 from braid.errors import Cancelled, Error, InvalidArgument, Timeout
 from braid.kv.asked import given_seconds, request_name, whole
@@ -58,7 +59,7 @@ class _Early:
     letters: list[tuple[dict[str, Any], bytes]] = field(default_factory=list)
 
 
-class Prefiller(Links):
+class Prefiller(Links, Closing):
     """Gives the pages of requests away as they are computed. One for each rank. A context manager.
 
     engine   its messages (send, recv) belong to the prefiller from now on
@@ -279,12 +280,6 @@ class Prefiller(Links):
     def _under_way(self) -> dict[str, Handover]:
         with self._lock:
             return dict(self._requests)
-
-    def __enter__(self) -> "Prefiller":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     # --- messages ---
 
