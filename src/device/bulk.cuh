@@ -119,6 +119,16 @@ __device__ __forceinline__ void store_tile(const TensorMap& map, TileAt at, uint
 
 // ---- plain bytes: sizes and addresses are multiples of 16 ----
 
+/// Behind an arrive_and_expect() of these bytes.
+__device__ __forceinline__ void load_bulk(uint32_t to, const void* from, uint32_t bytes,
+                                          uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+          "r"(to),
+      "l"(from), "r"(bytes), "r"(barrier)
+      : "memory");
+}
+
 __device__ __forceinline__ void store_bulk(void* to, uint32_t from, uint32_t bytes) {
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from),
                "r"(bytes)

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <memory>
 
 #include "device/moe_report.h"
@@ -39,7 +40,15 @@ class NormalRun {
     if (!c_.has_weights)
       for (moe::reference::Tokens& each : c_.p.ranks) each.weights.clear();
     want_all();
-    for (int r = 0; r < ranks.size(); ++r) open(r);
+    // Through registers as on a GPU without bulk copies, in bulk, and in bulk in many small pieces.
+    if (ranks.stage_bytes() != 0)
+      stage_bytes_ = std::array{0U, ranks.stage_bytes(), 3 * moe::gpu::kBulkUnit}[num_blocks_ % 3];
+    for (int r = 0; r < ranks.size(); ++r) {
+      ranks.use(r);
+      for (cudaKernel_t kernel : {begin_, finish_, combine_})
+        allow_shared_bytes(kernel, moe::gpu::kStagesOfBlock * ranks.stage_bytes());
+      open(r);
+    }
   }
   /// Whether a copy fits into a region of the ranks' windows.
   bool fits() const { return dispatch_rounds().tokens > 0 && combine_rounds().tokens > 0; }
@@ -156,9 +165,14 @@ class NormalRun {
     return moe::combine_rounds(ranks_.layout().region_bytes(), num_weights(), c_.p.row_bytes);
   }
   template <typename Args>
-  void enqueue(int r, cudaKernel_t kernel, const Args& args, uint32_t num_blocks) {
+  void enqueue(int r, cudaKernel_t kernel, Args args, uint32_t num_blocks) {
+    uint32_t shared_bytes = 0;
+    if constexpr (requires { args.stage_bytes; }) {
+      args.stage_bytes = stage_bytes_;
+      shared_bytes = moe::gpu::kStagesOfBlock * stage_bytes_;
+    }
     ranks_.use(r);
-    launch(kernel, num_blocks, moe::gpu::kThreads, args, ranks_[r].stream);
+    launch(kernel, num_blocks, moe::gpu::kThreads, args, ranks_[r].stream, shared_bytes);
   }
   static Bytes without_phase(Bytes incoming) {
     put_word(incoming, 3, 0);
@@ -361,6 +375,7 @@ class NormalRun {
   MoeRanks& ranks_;
   NormalCase c_;
   const uint32_t num_blocks_;
+  uint32_t stage_bytes_ = 0;
   const cudaKernel_t layout_, begin_, finish_, combine_;
   std::vector<Of> of_;
   std::vector<Wanted> want_;

@@ -100,6 +100,13 @@ class MoeRanks {
     return std::max(1, sms_ / ((size() + num_devices_ - 1) / num_devices_));
   }
   int sms() const { return sms_; }
+  /// Of stages that rows are moved through in bulk; 0 on a GPU that does not.
+  uint32_t stage_bytes() const {
+    int most_shared_bytes = 0;
+    CHECK_CUDA(cudaDeviceGetAttribute(&most_shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin,
+                                      ranks_[0].device));
+    return moe::gpu::bulk_stage_bytes(static_cast<uint32_t>(most_shared_bytes));
+  }
 
   moe::gpu::Team team_of(int r) const {
     const MoeRank& rank = ranks_[static_cast<size_t>(r)];

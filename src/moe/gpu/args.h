@@ -41,6 +41,19 @@ inline constexpr int kMostTopk = 32;
 inline constexpr int kThreads = 512;
 inline constexpr int kMostBlocks = 512;
 
+/// Of a launch that moves rows in bulk (bulk_rows.cuh): stages of a warp, pieces of rows that it loads
+/// ahead, what sizes of stages are multiples of.
+inline constexpr uint32_t kBulkStages = 4, kBulkAhead = 2, kBulkUnit = 128;
+inline constexpr uint32_t kStagesOfBlock = kThreads / 32 * kBulkStages;
+/// Bytes of a stage, of blocks that have so much shared memory; 0: rows go through registers. The rest is
+/// for what kernels declare. Smaller stages are of no GPU that has bulk copies and was measured.
+constexpr uint32_t bulk_stage_bytes(uint32_t most_shared_bytes) {
+  constexpr uint32_t kDeclared = 8 << 10, kLeast = 3 << 10;
+  if (most_shared_bytes < kDeclared) return 0;
+  const uint32_t bytes = (most_shared_bytes - kDeclared) / kStagesOfBlock / kBulkUnit * kBulkUnit;
+  return bytes < kLeast ? 0 : bytes;
+}
+
 /// Blocks at ends of steps of one kind.
 struct StepCount {
   uint64_t arrived;  // since ever
@@ -206,6 +219,7 @@ struct DispatchArgs {
   float* out_weights;
   int32_t* source_token;
   int32_t room_rows;
+  uint32_t stage_bytes;  // of bulk_rows.cuh
 };
 
 struct CombineArgs {
@@ -224,6 +238,7 @@ struct CombineArgs {
   const Ticket* of;
   std::byte* out;      // [T] rows
   float* out_weights;  // [T, K], or null
+  uint32_t stage_bytes;  // of bulk_rows.cuh
 };
 
 }  // namespace braid::moe::gpu

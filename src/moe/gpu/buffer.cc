@@ -63,7 +63,8 @@ Result<std::unique_ptr<Buffer>> Buffer::create(comm::Device& device, uint64_t ha
   if (device.size() > kMostRanks)
     return unsupported("moe buffer: {} ranks: on GPUs at most {}", device.size(), kMostRanks);
   BRAID_RETURN_IF_ERROR(device.faults().status());
-  BRAID_RETURN_IF_ERROR(preload(device.kernels()));
+  const uint32_t stage_bytes = bulk_stage_bytes(device.gpus().most_shared_bytes);
+  BRAID_RETURN_IF_ERROR(preload(device.kernels(), kStagesOfBlock * stage_bytes));
   BRAID_ASSIGN_OR_RETURN(auto memory, Memory::create(device, half_bytes));
   return std::unique_ptr<Buffer>(new Buffer(std::move(memory)));
 }
@@ -99,6 +100,19 @@ Status Buffer::start(comm::Device& device, const Result<sys::Kernel>& kernel, co
   BRAID_RETURN_IF_ERROR(kernel.status());
   return sys::launch(device.cuda(), kernel.value(), {blocks(device, launch, bytes), kThreads},
                      launch.stream, args);
+}
+
+template <typename Args>
+Status Buffer::start_in_bulk(comm::Device& device, Entry entry, Dtype dtype, Args args,
+                             const Launch& launch) {
+  args.stage_bytes = bulk_stage_bytes(device.gpus().most_shared_bytes);
+  const uint32_t shared_bytes = kStagesOfBlock * args.stage_bytes;
+  BRAID_ASSIGN_OR_RETURN(
+      const sys::Kernel kernel,
+      find_entry(device.kernels(), entry, dtype, ScaleForm::kNone, shared_bytes));
+  const uint32_t num_blocks = blocks(device, launch, kMuch);
+  return sys::launch(device.cuda(), kernel, {num_blocks, kThreads, shared_bytes}, launch.stream,
+                     args);
 }
 
 Status Buffer::check_half() const {
@@ -395,8 +409,7 @@ Status Buffer::start_begin(comm::Device& device, const Dispatch& call, const Tic
     std::atomic_ref(memory_->host_incoming()[0]).store(0, std::memory_order_relaxed);
     args.host_incoming = memory_->device_incoming();
   }
-  BRAID_RETURN_IF_ERROR(
-      start(device, find_entry(device.kernels(), Entry::kBegin, {}), args, launch));
+  BRAID_RETURN_IF_ERROR(start_in_bulk(device, Entry::kBegin, {}, args, launch));
   is_begun_ = true;
   return {};
 }
@@ -411,7 +424,7 @@ Status Buffer::start_finish(comm::Device& device, const Dispatch& call, const Di
   args.out_weights = rows.weights;
   args.source_token = rows.source_token;
   args.room_rows = rows.num_rows;
-  return start(device, find_entry(device.kernels(), Entry::kFinish, {}), args, launch);
+  return start_in_bulk(device, Entry::kFinish, {}, args, launch);
 }
 
 Status Buffer::begin(comm::Device& device, const Dispatch& call, const Ticket* of, Ticket* ticket,
@@ -524,8 +537,7 @@ Status Buffer::combine(comm::Device& device, const Combine& call, const int32_t*
   args.out = call.out;
   args.out_weights = call.out_weights;
   return in_rank(name, enqueue(device, launch, [&] {
-                   return start(device, find_entry(device.kernels(), Entry::kCombine, call.dtype),
-                                args, launch);
+                   return start_in_bulk(device, Entry::kCombine, call.dtype, args, launch);
                  }));
 }
 

@@ -50,19 +50,22 @@ Found place_of(Entry entry, ScaleForm form) {
 }  // namespace
 
 Result<sys::Kernel> find_entry(comm::KernelCache& kernels, Entry entry, Dtype dtype,
-                               ScaleForm form) {
+                               ScaleForm form, uint32_t shared_bytes) {
   const Found found = place_of(entry, form);
-  if (!found.is_typed) return kernels.find(found.fatbin, found.name);
-  return kernels.find(found.fatbin, (std::string(found.name) + suffix(dtype)).c_str());
+  if (!found.is_typed) return kernels.find(found.fatbin, found.name, shared_bytes);
+  return kernels.find(found.fatbin, (std::string(found.name) + suffix(dtype)).c_str(),
+                      shared_bytes);
 }
 
-Status preload(comm::KernelCache& kernels) {
+Status preload(comm::KernelCache& kernels, uint32_t bulk_bytes) {
   for (const Entry entry :
        {Entry::kLayout, Entry::kSend, Entry::kFanOut, Entry::kReturn, Entry::kSum,
         Entry::kRankReturn, Entry::kRankSum, Entry::kBegin, Entry::kFinish, Entry::kCombine})
     for (const Dtype dtype : kSummable)
       for (const ScaleForm form : {ScaleForm::kNone, ScaleForm::kFloat})
-        BRAID_RETURN_IF_ERROR(find_entry(kernels, entry, dtype, form).status());
+        BRAID_RETURN_IF_ERROR(
+            find_entry(kernels, entry, dtype, form, moves_in_bulk(entry) ? bulk_bytes : 0)
+                .status());
   return {};
 }
 

@@ -21,12 +21,19 @@ enum class Entry {
   kCombine
 };
 
+/// Whether rows go in bulk where the GPU can (bulk_rows.cuh).
+constexpr bool moves_in_bulk(Entry entry) {
+  return entry == Entry::kBegin || entry == Entry::kFinish || entry == Entry::kCombine;
+}
+
 /// `dtype` matters to sums, kRankReturn, kCombine and, with a cast, kSend: bfloat16, float16 or float32.
-/// unavailable where this build has no kernels.
+/// unavailable where this build has no kernels. It may be launched with `shared_bytes` of dynamic shared
+/// memory, the same at every use.
 Result<sys::Kernel> find_entry(comm::KernelCache& kernels, Entry entry, Dtype dtype,
-                               ScaleForm form = ScaleForm::kNone);
+                               ScaleForm form = ScaleForm::kNone, uint32_t shared_bytes = 0);
 
 /// Loads all: a load does not end while a kernel runs that waits for a peer, and cannot be captured.
-Status preload(comm::KernelCache& kernels);
+/// `bulk_bytes`: shared memory of normal dispatch and combine.
+Status preload(comm::KernelCache& kernels, uint32_t bulk_bytes);
 
 }  // namespace braid::moe::gpu

@@ -4,6 +4,7 @@
 // In several rounds half of the blocks send and half add up. The second round leaves when all ranks have
 // said in the first one that they mean this call: whoever adds up sees that, and says so in State::agreed,
 // since a line of flags may be written anew as soon as its round was taken.
+#include "moe/gpu/bulk_rows.cuh"
 #include "moe/gpu/copies.cuh"
 #include "moe/gpu/kernel.cuh"
 #include "moe/gpu/row_sum.cuh"
@@ -65,29 +66,82 @@ __device__ void find_rows(const CombineArgs& args, int round, int rounds, Return
   __syncthreads();
 }
 
-__device__ void push_round(const CombineArgs& args, const Roles& roles, const Phase& phase,
-                           const Returning& returning) {
-  const int n = args.team.layout.num_ranks, k = args.num_topk, lane = lane_of_thread();
-  const Share share = roles.share_to_send(returning.begins[n]);
-  for (int i = share.begin + warp_of_thread(); i < share.end; i += kWarps) {
+/// Rows of a round on their way to their owners.
+struct Pushing {
+  const CombineArgs& args;
+  const Phase& phase;
+  const Returning& returning;
+
+  struct Of {
+    int64_t row;
+    std::byte* copy;
+  };
+  __device__ __forceinline__ Of operator[](int i) const {
     int owner = 0;
     while (i >= returning.begins[owner + 1]) ++owner;
     const int number = i - returning.begins[owner];
-    const int64_t row = returning.first[owner] + number;
-    std::byte* const copy =
-        phase.region_at(owner) + static_cast<uint64_t>(number) * args.rounds.copy_bytes;
-    copy_row(args.x + static_cast<uint64_t>(row) * args.row_bytes, args.row_bytes,
-             [&](const auto& put) { put(copy + args.rounds.row); });
-    if (args.weights != nullptr && lane < k)
-      reinterpret_cast<float*>(copy)[lane] = args.weights[row * k + lane];
+    return {returning.first[owner] + number,
+            phase.region_at(owner) + static_cast<uint64_t>(number) * args.rounds.copy_bytes};
   }
+};
+
+/// All threads, one for each weight.
+__device__ void push_weights(const Pushing& pushing, const Share& share) {
+  const CombineArgs& args = pushing.args;
+  const int k = args.num_topk, all = (share.end - share.begin) * k;
+  for (int each = static_cast<int>(threadIdx.x); each < all; each += kThreads) {
+    const Pushing::Of of = pushing[share.begin + each / k];
+    reinterpret_cast<float*>(of.copy)[each % k] = args.weights[of.row * k + each % k];
+  }
+}
+
+/// By warps, through registers.
+__device__ void push_rows(const Pushing& pushing, const Share& share) {
+  const CombineArgs& args = pushing.args;
+  for (int i = share.begin + warp_of_thread(); i < share.end; i += kWarps) {
+    const Pushing::Of of = pushing[i];
+    copy_row(args.x + static_cast<uint64_t>(of.row) * args.row_bytes, args.row_bytes,
+             [&](const auto& put) { put(of.copy + args.rounds.row); });
+  }
+}
+
+/// By warps, through shared memory.
+__device__ void push_rows_in_bulk(const Pushing& pushing, const Share& share, BulkRows* rows) {
+  const CombineArgs& args = pushing.args;
+  const BulkCut cut = rows->cut(args.row_bytes);
+  const auto begin = [&](int unit) { return cut.begin(unit % cut.pieces); };
+  const auto size = [&](int unit) { return cut.end(unit % cut.pieces) - begin(unit); };
+  rows->move((share.end - share.begin) * cut.pieces, size,
+             [&](int unit, const auto& load_part) {
+               const Pushing::Of of = pushing[share.begin + unit / cut.pieces];
+               load_part(args.x + static_cast<uint64_t>(of.row) * args.row_bytes + begin(unit), 0U,
+                         size(unit));
+             },
+             [&](int unit, const auto& store_part) {
+               if (lane_of_thread() != 0) return;
+               const Pushing::Of of = pushing[share.begin + unit / cut.pieces];
+               store_part(of.copy + args.rounds.row + begin(unit), 0U, size(unit));
+             });
+}
+
+__device__ void push_round(const CombineArgs& args, const Roles& roles, const Phase& phase,
+                           const Returning& returning, BulkRows* rows) {
+  const Share share = roles.share_to_send(returning.begins[args.team.layout.num_ranks]);
+  const Pushing pushing{args, phase, returning};
+  rows->behind_flags();
+  if (rows->are_used())
+    push_rows_in_bulk(pushing, share, rows);
+  else
+    push_rows(pushing, share);
+  if (args.weights != nullptr) push_weights(pushing, share);
+  rows->await_stored();
 }
 
 /// All threads: a round's rows to their owners, unless room does not come.
 __device__ void send_round(const CombineArgs& args, const Roles& roles, const Phase& phase,
-                           int round, int rounds, Returning* returning) {
+                           int round, int rounds, Returning* returning, BulkRows* rows) {
   find_rows(args, round, rounds, returning);
-  if (phase.await_room()) push_round(args, roles, phase, *returning);
+  if (phase.await_room()) push_round(args, roles, phase, *returning, rows);
   const auto owner = static_cast<int>(threadIdx.x);
   if (blockIdx.x != 0 || owner >= args.team.layout.num_ranks) return;
   phase.rows()[owner] =
@@ -215,6 +269,7 @@ __device__ void combine(const CombineArgs& args) {
   __shared__ Returning returning;
   const Team& team = args.team;
   StartReading(team, nullptr, args.of).keep(&known);
+  BulkRows rows(args.stage_bytes);
   __syncthreads();
   const uint64_t begun = known.phase + 1, call = known.call + 1;
   const CallShape shape = shape_behind(args.shape, args.of == nullptr ? nullptr : &known.of);
@@ -237,7 +292,7 @@ __device__ void combine(const CombineArgs& args) {
     if (sends && step == 1 && !takes) await_agreed(team, call);
     if (sends) {
       const Phase following = phase_of_round(step);
-      send_round(args, roles, following, step, rounds, &returning);
+      send_round(args, roles, following, step, rounds, &returning, &rows);
       if (sent.arrive(step)) {
         following.say_kept(shape, team.state->totals, args.num_tokens);
         following.tell();

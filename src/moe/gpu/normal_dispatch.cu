@@ -9,6 +9,7 @@
 // Who sends round j + 1 waits for acks of j - 1, which every rank gives when it has copied j - 1 out, for
 // which it needs flags of j - 1 alone. So the oldest round always gets on, if all blocks of all ranks
 // have a place on their GPUs.
+#include "moe/gpu/bulk_rows.cuh"
 #include "moe/gpu/copies.cuh"
 #include "moe/gpu/kernel.cuh"
 #include "moe/gpu/rows.cuh"
@@ -17,59 +18,126 @@
 namespace braid::moe::gpu {
 namespace {
 
-/// By a warp: what lies before the row, of a token in its slot at `rank`.
-__device__ void put_head(const DispatchArgs& args, int token, int rank, std::byte* copy) {
-  const int lane = lane_of_thread(), k = args.num_topk;
-  if (lane == 0) *reinterpret_cast<uint32_t*>(copy) = static_cast<uint32_t>(token);
-  if (args.ids == nullptr || lane >= k) return;
-  const int64_t at = static_cast<int64_t>(token) * k + lane;
-  const int64_t id = args.ids[at];
+/// Tokens of a batch on their way into their slots.
+struct Pushing {
+  const DispatchArgs& args;
+  const Phase& phase;
+  const Batch& batch;
+  int at, count;  // the batch's tokens
+
+  __device__ __forceinline__ std::byte* copy(int i, int rank) const {
+    return phase.region_at(rank) + args.rounds.begin + batch.slot[i][rank] * args.rounds.copy_bytes;
+  }
+  __device__ __forceinline__ const std::byte* side(int i) const {
+    return args.side + static_cast<uint64_t>(at + i) * args.side_bytes;
+  }
+};
+
+/// All threads, one for each choice of each token: what lies before the rows.
+__device__ void push_heads(const Pushing& pushing, const RankOf& rank_of) {
+  const DispatchArgs& args = pushing.args;
+  const int width = args.ids != nullptr ? args.num_topk : 1;
   const int local = args.num_experts / args.team.layout.num_ranks;
-  const bool is_there = id >= 0 && id < args.num_experts && static_cast<int>(id) / local == rank;
-  reinterpret_cast<int32_t*>(copy + args.rounds.ids)[lane] =
-      is_there ? static_cast<int32_t>(id) % local : -1;
-  if (args.weights != nullptr)
-    reinterpret_cast<float*>(copy + args.rounds.weights)[lane] = is_there ? args.weights[at] : 0.0F;
+  for (int each = static_cast<int>(threadIdx.x); each < pushing.count * width; each += kThreads) {
+    const int i = each / width, choice = each % width, token = pushing.at + i;
+    const int64_t at = static_cast<int64_t>(token) * width + choice;
+    const int64_t id = args.ids != nullptr ? args.ids[at] : -1;
+    const float weight = args.ids != nullptr && args.weights != nullptr ? args.weights[at] : 0.0F;
+    const bool is_id = id >= 0 && id < args.num_experts;
+    const int meant = is_id ? static_cast<int>(rank_of(static_cast<uint32_t>(id))) : -1;
+    each_rank(pushing.batch.mask[i], [&](int rank) {
+      std::byte* const copy = pushing.copy(i, rank);
+      if (choice == 0) *reinterpret_cast<uint32_t*>(copy) = static_cast<uint32_t>(token);
+      if (args.ids == nullptr) return;
+      reinterpret_cast<int32_t*>(copy + args.rounds.ids)[choice] =
+          meant == rank ? static_cast<int32_t>(id) - rank * local : -1;
+      if (args.weights != nullptr)
+        reinterpret_cast<float*>(copy + args.rounds.weights)[choice] =
+            meant == rank ? weight : 0.0F;
+    });
+  }
 }
 
-__device__ void push_round(const DispatchArgs& args, const Phase& phase, int first,
-                           const Share& share, const MaskOfRanks& mask_of, uint32_t* next) {
-  __shared__ Batch batch;
-  const int n = args.team.layout.num_ranks;
+/// By warps: the side rows, where they do not go along with the rows.
+__device__ void push_sides(const Pushing& pushing) {
+  const DispatchArgs& args = pushing.args;
+  for (int i = warp_of_thread(); i < pushing.count; i += kWarps)
+    each_rank(pushing.batch.mask[i], [&](int rank) {
+      copy_words(pushing.copy(i, rank) + args.rounds.side, pushing.side(i), args.side_bytes);
+    });
+}
+
+/// By warps, through registers.
+__device__ void push_rows(const Pushing& pushing) {
+  const DispatchArgs& args = pushing.args;
   const auto vectors = static_cast<uint32_t>(args.row_bytes / kVectorBytes);
   constexpr uint32_t kPiece = 32 * kInFlight;
   const int pieces = static_cast<int>((vectors + kPiece - 1) / kPiece);
-  for (int at = first + share.begin; at < first + share.end; at += kBatch) {
-    const int count = min(kBatch, first + share.end - at);
-    number_batch(mask_of, at, count, n, next, &batch);
-    for (int unit = warp_of_thread(); unit < count * pieces; unit += kWarps) {
-      const int i = unit / pieces, token = at + i;
-      const auto begin = static_cast<uint32_t>(unit % pieces) * kPiece;
-      const auto each_copy = [&](const auto& put) {
-        each_rank(batch.mask[i], [&](int rank) {
-          put(rank, phase.region_at(rank) + args.rounds.begin +
-                        batch.slot[i][rank] * args.rounds.copy_bytes);
-        });
-      };
-      copy_vectors(args.x + static_cast<uint64_t>(token) * args.row_bytes, begin,
-                   min(vectors, begin + kPiece), [&](const auto& put) {
-                     each_copy([&](int, std::byte* copy) { put(copy + args.rounds.row); });
+  for (int unit = warp_of_thread(); unit < pushing.count * pieces; unit += kWarps) {
+    const int i = unit / pieces;
+    const auto begin = static_cast<uint32_t>(unit % pieces) * kPiece;
+    copy_vectors(args.x + static_cast<uint64_t>(pushing.at + i) * args.row_bytes, begin,
+                 min(vectors, begin + kPiece), [&](const auto& put) {
+                   each_rank(pushing.batch.mask[i], [&](int rank) {
+                     put(pushing.copy(i, rank) + args.rounds.row);
                    });
-      if (begin != 0) continue;
-      each_copy([&](int rank, std::byte* copy) {
-        put_head(args, token, rank, copy);
-        if (args.side_bytes != 0)
-          copy_words(copy + args.rounds.side,
-                     args.side + static_cast<uint64_t>(token) * args.side_bytes, args.side_bytes);
-      });
-    }
+                 });
   }
+}
+
+/// By warps, through shared memory: a lane for each rank. `cut` is of a row and what goes along.
+__device__ void push_rows_in_bulk(const Pushing& pushing, const BulkCut& cut, BulkRows* rows) {
+  const DispatchArgs& args = pushing.args;
+  const auto begin = [&](int unit) { return cut.begin(unit % cut.pieces); };
+  const auto end = [&](int unit) { return cut.end(unit % cut.pieces); };
+  rows->move(
+      pushing.count * cut.pieces, [&](int unit) { return end(unit) - begin(unit); },
+      [&](int unit, const auto& load_part) {
+        const int i = unit / cut.pieces;
+        const std::byte* const row =
+            args.x + static_cast<uint64_t>(pushing.at + i) * args.row_bytes;
+        each_part(row, pushing.side(i), static_cast<uint32_t>(args.row_bytes), begin(unit),
+                  end(unit), load_part);
+      },
+      [&](int unit, const auto& store_part) {
+        const int i = unit / cut.pieces, rank = lane_of_thread();
+        if ((pushing.batch.mask[i] >> rank & 1) == 0) return;
+        store_part(pushing.copy(i, rank) + args.rounds.row + begin(unit), 0,
+                   end(unit) - begin(unit));
+      });
+}
+
+/// Whether side rows move along with rows: vectors as those are.
+__device__ __forceinline__ bool is_of_vectors(const std::byte* side, uint64_t side_bytes) {
+  return (reinterpret_cast<uint64_t>(side) | side_bytes) % kVectorBytes == 0;
+}
+
+__device__ void push_round(const DispatchArgs& args, const Phase& phase, int first,
+                           const Share& share, const MaskOfRanks& mask_of, uint32_t* next,
+                           BulkRows* rows) {
+  __shared__ Batch batch;
+  const int n = args.team.layout.num_ranks;
+  const RankOf rank_of(args.num_experts, n);
+  const bool goes_along = rows->are_used() && is_of_vectors(args.side, args.side_bytes);
+  const BulkCut cut = rows->cut(args.row_bytes + (goes_along ? args.side_bytes : 0));
+  rows->behind_flags();
+  for (int at = first + share.begin; at < first + share.end; at += kBatch) {
+    const Pushing pushing{args, phase, batch, at, min(kBatch, first + share.end - at)};
+    number_batch(mask_of, at, pushing.count, n, next, &batch);
+    push_heads(pushing, rank_of);
+    if (args.side_bytes != 0 && !goes_along) push_sides(pushing);
+    if (rows->are_used())
+      push_rows_in_bulk(pushing, cut, rows);
+    else
+      push_rows(pushing);
+  }
+  rows->await_stored();
 }
 
 /// All threads: a round's copies into their slots, unless room does not come, and for the last block
 /// how many they are.
 __device__ void send_round(const DispatchArgs& args, const Roles& roles, const Phase& phase,
-                           int round) {
+                           int round, BulkRows* rows) {
   __shared__ uint32_t next[kMostRanks];
   const int n = args.team.layout.num_ranks;
   const MaskOfRanks mask_of{args.is_in_rank, n};
@@ -78,7 +146,7 @@ __device__ void send_round(const DispatchArgs& args, const Roles& roles, const P
   const int first = min(args.rounds.first(round), args.num_tokens);
   const Share share = roles.share_to_send(args.rounds.last(round, args.num_tokens) - first);
   count_copies(mask_of, first, first + share.begin, n, next);
-  if (phase.await_room()) push_round(args, phase, first, share, mask_of, next);
+  if (phase.await_room()) push_round(args, phase, first, share, mask_of, next, rows);
   __syncthreads();
   if (blockIdx.x == roles.senders - 1 && static_cast<int>(threadIdx.x) < n)
     phase.rows()[threadIdx.x] = next[threadIdx.x];
@@ -150,28 +218,93 @@ struct Places {
   bool are_all_filled;  // so far; kept here, for there is no register left
 };
 
-/// By a warp.
-__device__ void take_copy(const DispatchArgs& args, const std::byte* copy, int64_t row) {
-  const int lane = lane_of_thread(), k = args.num_topk;
-  copy_row(copy + args.rounds.row, args.row_bytes,
-           [&](const auto& put) { put(args.out + static_cast<uint64_t>(row) * args.row_bytes); });
-  if (args.side_bytes != 0)
-    copy_words(args.out_side + static_cast<uint64_t>(row) * args.side_bytes,
-               copy + args.rounds.side, args.side_bytes);
-  if (lane == 0 && args.source_token != nullptr)
-    args.source_token[row] = static_cast<int32_t>(seen(reinterpret_cast<const uint32_t*>(copy)));
-  if (lane >= k) return;
-  if (args.out_ids != nullptr)
-    args.out_ids[row * k + lane] =
-        seen(reinterpret_cast<const int32_t*>(copy + args.rounds.ids) + lane);
-  if (args.out_weights != nullptr && args.weights != nullptr)
-    args.out_weights[row * k + lane] =
-        seen(reinterpret_cast<const float*>(copy + args.rounds.weights) + lane);
+/// A round on its way out of its slots: those of all sources, one behind the other.
+struct Taking {
+  const DispatchArgs& args;
+  const Phase& phase;
+  const Places& places;
+
+  struct Of {
+    const std::byte* copy;
+    int64_t row;
+  };
+  __device__ __forceinline__ Of operator[](int i) const {
+    int source = 0;
+    while (i >= places.begins[source + 1]) ++source;
+    const int number = i - places.begins[source];
+    return {phase.region_of(source) + args.rounds.begin +
+                static_cast<uint64_t>(number) * args.rounds.copy_bytes,
+            places.next[source] + number};
+  }
+  /// False: what its flags said before was less.
+  __device__ __forceinline__ bool has_room(const Of& of) const { return of.row < args.room_rows; }
+};
+
+/// All threads, one for each choice of each row: what lies before the rows.
+__device__ void take_heads(const Taking& taking, const Share& share) {
+  const DispatchArgs& args = taking.args;
+  const int width = args.num_topk > 0 ? args.num_topk : 1;
+  const int all = (share.end - share.begin) * width;
+  for (int each = static_cast<int>(threadIdx.x); each < all; each += kThreads) {
+    const int choice = each % width;
+    const Taking::Of of = taking[share.begin + each / width];
+    if (!taking.has_room(of)) continue;
+    if (choice == 0 && args.source_token != nullptr)
+      args.source_token[of.row] =
+          static_cast<int32_t>(seen(reinterpret_cast<const uint32_t*>(of.copy)));
+    if (choice >= args.num_topk) continue;
+    const int64_t at = of.row * args.num_topk + choice;
+    if (args.out_ids != nullptr)
+      args.out_ids[at] =
+          seen(reinterpret_cast<const int32_t*>(of.copy + args.rounds.ids) + choice);
+    if (args.out_weights != nullptr && args.weights != nullptr)
+      args.out_weights[at] =
+          seen(reinterpret_cast<const float*>(of.copy + args.rounds.weights) + choice);
+  }
+}
+
+/// By warps, through registers; the side rows alone where `are_sides_only`.
+__device__ void take_rows(const Taking& taking, const Share& share, bool are_sides_only) {
+  const DispatchArgs& args = taking.args;
+  for (int i = share.begin + warp_of_thread(); i < share.end; i += kWarps) {
+    const Taking::Of of = taking[i];
+    if (!taking.has_room(of)) continue;
+    const auto row = static_cast<uint64_t>(of.row);
+    if (!are_sides_only)
+      copy_row(of.copy + args.rounds.row, args.row_bytes,
+               [&](const auto& put) { put(args.out + row * args.row_bytes); });
+    if (args.side_bytes != 0)
+      copy_words(args.out_side + row * args.side_bytes, of.copy + args.rounds.side,
+                 args.side_bytes);
+  }
+}
+
+/// By warps, through shared memory: a piece and its parts.
+__device__ void take_rows_in_bulk(const Taking& taking, const Share& share, const BulkCut& cut,
+                                  BulkRows* rows) {
+  const DispatchArgs& args = taking.args;
+  const auto row_of = [&](int unit) { return taking[share.begin + unit / cut.pieces]; };
+  const auto begin = [&](int unit) { return cut.begin(unit % cut.pieces); };
+  const auto end = [&](int unit) { return cut.end(unit % cut.pieces); };
+  rows->behind_flags();
+  rows->move(
+      (share.end - share.begin) * cut.pieces,
+      [&](int unit) { return end(unit) - begin(unit); },
+      [&](int unit, const auto& load_part) {
+        load_part(row_of(unit).copy + args.rounds.row + begin(unit), 0, end(unit) - begin(unit));
+      },
+      [&](int unit, const auto& store_part) {
+        const Taking::Of of = row_of(unit);
+        if (lane_of_thread() != 0 || !taking.has_room(of)) return;
+        const auto row = static_cast<uint64_t>(of.row);
+        each_part(args.out + row * args.row_bytes, args.out_side + row * args.side_bytes,
+                  static_cast<uint32_t>(args.row_bytes), begin(unit), end(unit), store_part);
+      });
 }
 
 /// All threads: what has arrived, to its places; `places->next` goes on.
 __device__ void take_round(const DispatchArgs& args, const Roles& roles, const Phase& phase,
-                           const Arrived& arrived, Places* places) {
+                           const Arrived& arrived, Places* places, BulkRows* rows) {
   const int n = args.team.layout.num_ranks;
   __syncthreads();
   if (threadIdx.x == 0) {
@@ -181,17 +314,13 @@ __device__ void take_round(const DispatchArgs& args, const Roles& roles, const P
   }
   __syncthreads();
   const Share share = roles.share_to_take(places->begins[n]);
-  for (int i = share.begin + warp_of_thread(); i < share.end; i += kWarps) {
-    int source = 0;
-    while (i >= places->begins[source + 1]) ++source;
-    const int number = i - places->begins[source];
-    const int64_t row = places->next[source] + number;
-    if (row >= args.room_rows) continue;  // what its flags said before was less
-    take_copy(args,
-              phase.region_of(source) + args.rounds.begin +
-                  static_cast<uint64_t>(number) * args.rounds.copy_bytes,
-              row);
-  }
+  const Taking taking{args, phase, *places};
+  const bool goes_along = rows->are_used() && is_of_vectors(args.out_side, args.side_bytes);
+  if (rows->are_used())
+    take_rows_in_bulk(taking, share, rows->cut(args.row_bytes + (goes_along ? args.side_bytes : 0)),
+                      rows);
+  if (!goes_along) take_rows(taking, share, rows->are_used());
+  take_heads(taking, share);
   __syncthreads();
   if (static_cast<int>(threadIdx.x) < n)
     places->next[threadIdx.x] += static_cast<int32_t>(arrived.rows[threadIdx.x]);
@@ -228,13 +357,14 @@ BRAID_MOE_KERNEL(braid_moe_dispatch_begin, DispatchArgs) {
   __shared__ Arrived arrived;
   const Team& team = args.team;
   StartReading(team, nullptr, args.of).keep(&known);
+  BulkRows rows(args.stage_bytes);
   __syncthreads();
   const Steps sends(team.state->sent, known.sent);
   const Phase phase = next_phase(team, known);
   const braid::moe::CallShape shape =
       shape_behind(args.shape, args.of == nullptr ? nullptr : &known.of);
   if (blockIdx.x == 0) announce(args, phase);
-  send_round(args, Roles::of(1), phase, 0);
+  send_round(args, Roles::of(1), phase, 0, &rows);
   if (sends.arrive(0)) {
     phase.say_kept(shape, team.state->totals, args.num_tokens);
     phase.tell();
@@ -260,6 +390,7 @@ BRAID_MOE_KERNEL(braid_moe_dispatch_finish, DispatchArgs) {
   __shared__ Places places;
   const Team& team = args.team;
   StartReading(team, args.ticket, args.of).keep(&known);
+  BulkRows rows(args.stage_bytes);
   __syncthreads();
   const uint64_t begun = known.ticket.phase, call = known.ticket.call;
   const braid::moe::CallShape shape =
@@ -287,7 +418,7 @@ BRAID_MOE_KERNEL(braid_moe_dispatch_finish, DispatchArgs) {
     const Phase phase(team, begun + static_cast<uint64_t>(round), call, roles.pace());
     if (round + 1 < rounds && roles.sends()) {
       const Phase following(team, phase.number() + 1, call, roles.pace());
-      send_round(args, roles, following, round + 1);
+      send_round(args, roles, following, round + 1, &rows);
       if (sends.arrive(round)) {
         following.say_kept(shape, team.state->totals, args.num_tokens);
         following.tell();
@@ -297,12 +428,13 @@ BRAID_MOE_KERNEL(braid_moe_dispatch_finish, DispatchArgs) {
     const bool has_come =
         phase.await_flags(shape, &arrived, static_cast<uint32_t>(args.rounds.tokens));
     if (has_come && has_room)
-      take_round(args, roles, phase, arrived, &places);
+      take_round(args, roles, phase, arrived, &places, &rows);
     else if (threadIdx.x == 0)
       places.are_all_filled = false;
     is_last = takes.arrive(round);
     if (is_last) phase.release();
   }
+  rows.await_stored();
   fill_rest(args, num_rows);
   if (!places.are_all_filled) forget_ids(args);
   if (!is_last || threadIdx.x != 0) return;
