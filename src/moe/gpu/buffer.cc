@@ -353,13 +353,12 @@ Status Buffer::run(comm::Device& device, const LowLatencyCombine& call, std::byt
 
 namespace {
 // Of one rank's rows in a round. A call of many tokens has several rounds also where all of them would fit
-// into one: one is taken while the next one is sent. Measured among four H200, 4096 tokens of 14 KB, in us:
-// with 24 multiprocessors a dispatch in rounds of 256, 512, 1024, 4096 tokens 771, 704, 702, 784, a combine
-// 635, 709, 751, 948.
-constexpr uint64_t kDispatchRoundBytes = 8 << 20, kCombineRoundBytes = 4 << 20;
+// into one: one is taken while the next one is sent. Measured among four H200, 4096 tokens of 14 KB
+// (docs/decisions/0044).
+constexpr uint64_t kRoundBytes = 8 << 20;
 
-Rounds in_short_rounds(Rounds rounds, uint64_t round_bytes) {
-  rounds.tokens = std::min(rounds.tokens, std::max(1, tokens_in(round_bytes, rounds.copy_bytes)));
+Rounds in_short_rounds(Rounds rounds) {
+  rounds.tokens = std::min(rounds.tokens, std::max(1, tokens_in(kRoundBytes, rounds.copy_bytes)));
   return rounds;
 }
 }  // namespace
@@ -369,8 +368,7 @@ DispatchArgs Buffer::arguments(const Dispatch& call, const Ticket* of, Ticket* t
   DispatchArgs args{};
   args.team = memory_->team();
   args.shape = shape_of(call);
-  args.rounds =
-      in_short_rounds(rounds_of(call, layout().region_bytes(), size()), kDispatchRoundBytes);
+  args.rounds = in_short_rounds(rounds_of(call, layout().region_bytes(), size()));
   args.x = call.x;
   args.row_bytes = call.row_bytes;
   args.side = call.side;
@@ -519,7 +517,7 @@ Status Buffer::combine(comm::Device& device, const Combine& call, const int32_t*
   CombineArgs args{};
   args.team = memory_->team();
   args.shape = shape_of(call);
-  args.rounds = in_short_rounds(rounds_of(call, layout().region_bytes()), kCombineRoundBytes);
+  args.rounds = in_short_rounds(rounds_of(call, layout().region_bytes()));
   if (args.rounds.tokens == 0)
     return in_rank(name, no_room_for_copies(args.rounds.copy_bytes, layout().region_bytes()));
   BRAID_RETURN_IF_ERROR(in_rank(name, check_nothing_is_open()));

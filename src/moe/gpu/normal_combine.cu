@@ -86,54 +86,56 @@ struct Pushing {
 };
 
 /// All threads, one for each weight.
-__device__ void push_weights(const Pushing& pushing, const Share& share) {
+__device__ void push_weights(const Pushing& pushing, const Dealt& dealt) {
   const CombineArgs& args = pushing.args;
-  const int k = args.num_topk, all = (share.end - share.begin) * k;
+  const int k = args.num_topk, all = dealt.count * k;
   for (int each = static_cast<int>(threadIdx.x); each < all; each += kThreads) {
-    const Pushing::Of of = pushing[share.begin + each / k];
+    const Pushing::Of of = pushing[dealt[each / k]];
     reinterpret_cast<float*>(of.copy)[each % k] = args.weights[of.row * k + each % k];
   }
 }
 
 /// By warps, through registers.
-__device__ void push_rows(const Pushing& pushing, const Share& share) {
+__device__ void push_rows(const Pushing& pushing, const Dealt& dealt) {
   const CombineArgs& args = pushing.args;
-  for (int i = share.begin + warp_of_thread(); i < share.end; i += kWarps) {
-    const Pushing::Of of = pushing[i];
+  for (int turn = warp_of_thread(); turn < dealt.count; turn += kWarps) {
+    const Pushing::Of of = pushing[dealt[turn]];
     copy_row(args.x + static_cast<uint64_t>(of.row) * args.row_bytes, args.row_bytes,
              [&](const auto& put) { put(of.copy + args.rounds.row); });
   }
 }
 
 /// By warps, through shared memory.
-__device__ void push_rows_in_bulk(const Pushing& pushing, const Share& share, BulkRows* rows) {
+__device__ void push_rows_in_bulk(const Pushing& pushing, const Dealt& dealt, BulkRows* rows) {
   const CombineArgs& args = pushing.args;
   const BulkCut cut = rows->cut(args.row_bytes);
   const auto begin = [&](int unit) { return cut.begin(unit % cut.pieces); };
   const auto size = [&](int unit) { return cut.end(unit % cut.pieces) - begin(unit); };
-  rows->move((share.end - share.begin) * cut.pieces, size,
+  rows->move(dealt.count * cut.pieces, size,
              [&](int unit, const auto& load_part) {
-               const Pushing::Of of = pushing[share.begin + unit / cut.pieces];
+               const Pushing::Of of = pushing[dealt[unit / cut.pieces]];
                load_part(args.x + static_cast<uint64_t>(of.row) * args.row_bytes + begin(unit), 0U,
                          size(unit));
              },
              [&](int unit, const auto& store_part) {
                if (lane_of_thread() != 0) return;
-               const Pushing::Of of = pushing[share.begin + unit / cut.pieces];
+               const Pushing::Of of = pushing[dealt[unit / cut.pieces]];
                store_part(of.copy + args.rounds.row + begin(unit), 0U, size(unit));
              });
 }
 
+/// Rows of an owner follow each other. They are dealt to blocks one by one: of blocks that had a part in
+/// one piece some would have this GPU's own rows and be done at once, and the others all of the links'.
 __device__ void push_round(const CombineArgs& args, const Roles& roles, const Phase& phase,
                            const Returning& returning, BulkRows* rows) {
-  const Share share = roles.share_to_send(returning.begins[args.team.layout.num_ranks]);
+  const Dealt dealt = roles.deal_to_send(returning.begins[args.team.layout.num_ranks]);
   const Pushing pushing{args, phase, returning};
   rows->behind_flags();
   if (rows->are_used())
-    push_rows_in_bulk(pushing, share, rows);
+    push_rows_in_bulk(pushing, dealt, rows);
   else
-    push_rows(pushing, share);
-  if (args.weights != nullptr) push_weights(pushing, share);
+    push_rows(pushing, dealt);
+  if (args.weights != nullptr) push_weights(pushing, dealt);
   rows->await_stored();
 }
 
@@ -143,7 +145,7 @@ __device__ void send_round(const CombineArgs& args, const Roles& roles, const Ph
   find_rows(args, round, rounds, returning);
   if (phase.await_room()) push_round(args, roles, phase, *returning, rows);
   const auto owner = static_cast<int>(threadIdx.x);
-  if (blockIdx.x != 0 || owner >= args.team.layout.num_ranks) return;
+  if (roles.sender() != 0 || owner >= args.team.layout.num_ranks) return;
   phase.rows()[owner] =
       static_cast<uint32_t>(returning->begins[owner + 1] - returning->begins[owner]);
   args.team.state->totals[owner] = static_cast<uint32_t>(args.incoming[kIncomingHeadWords + owner]);

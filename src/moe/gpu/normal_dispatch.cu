@@ -2,8 +2,9 @@
 //
 // Begin     round 0 leaves, with an announcement to every rank in front of it; then block 0 waits for
 //           all announcements and says what comes, in device memory and, where the caller waits for
-//           sizes, in the host's.
-// Finish    while round j + 1 leaves, by half of the blocks, j is copied to its places by the rest:
+//           sizes, in the host's. Meanwhile the others send round 1, where this rank has one: its half is
+//           free, and links would idle until the host has made room and launched the next kernel.
+// Finish    while round j + 1 leaves, by some of the blocks, j is copied to its places by the rest:
 //           those of a source follow each other, so a place is a sum of counts that the flags say.
 //
 // Who sends round j + 1 waits for acks of j - 1, which every rank gives when it has copied j - 1 out, for
@@ -148,8 +149,14 @@ __device__ void send_round(const DispatchArgs& args, const Roles& roles, const P
   count_copies(mask_of, first, first + share.begin, n, next);
   if (phase.await_room()) push_round(args, phase, first, share, mask_of, next, rows);
   __syncthreads();
-  if (blockIdx.x == roles.senders - 1 && static_cast<int>(threadIdx.x) < n)
+  if (roles.sender() == roles.senders - 1 && static_cast<int>(threadIdx.x) < n)
     phase.rows()[threadIdx.x] = next[threadIdx.x];
+}
+
+/// Rounds that leave with dispatch_begin. Only this rank's own, which both kernels know alike: of others'
+/// tokens the first one knows nothing yet.
+__device__ int rounds_of_begin(const DispatchArgs& args) {
+  return min(args.rounds.count(args.num_tokens), kHalves);
 }
 
 /// All threads of block 0: copies to each rank [N] and rows of its experts [L], in front of the slots
@@ -363,16 +370,19 @@ BRAID_MOE_KERNEL(braid_moe_dispatch_begin, DispatchArgs) {
   const Phase phase = next_phase(team, known);
   const braid::moe::CallShape shape =
       shape_behind(args.shape, args.of == nullptr ? nullptr : &known.of);
+  const int rounds = rounds_of_begin(args);
   if (blockIdx.x == 0) announce(args, phase);
-  send_round(args, Roles::of(1), phase, 0, &rows);
-  if (sends.arrive(0)) {
-    phase.say_kept(shape, team.state->totals, args.num_tokens);
-    phase.tell();
-    if (threadIdx.x == 0) {
-      *args.ticket = {phase.number(), known.call + 1};
-      keep_numbers(team, phase.number(), known.call + 1);
-      sends.settle(1);
-    }
+  for (int round = 0; round < rounds; ++round) {
+    const Phase leaving(team, phase.number() + static_cast<uint64_t>(round), known.call + 1);
+    const Roles roles = round == 0 ? Roles::of(1) : Roles::of_all_but_first();
+    if (roles.sends()) send_round(args, roles, leaving, round, &rows);
+    if (!sends.arrive(round)) continue;
+    leaving.say_kept(shape, team.state->totals, args.num_tokens);
+    leaving.tell();
+    if (threadIdx.x != 0 || round + 1 < rounds) continue;
+    *args.ticket = {phase.number(), known.call + 1};
+    keep_numbers(team, leaving.number(), known.call + 1);
+    sends.settle(rounds);
   }
   if (blockIdx.x != 0) return;
   if (!phase.await_flags(shape, &arrived, static_cast<uint32_t>(args.rounds.tokens))) {
@@ -397,7 +407,8 @@ BRAID_MOE_KERNEL(braid_moe_dispatch_finish, DispatchArgs) {
       shape_behind(args.shape, args.of == nullptr ? nullptr : &known.of);
   const IncomingHead head = head_of(args.incoming);
   const int32_t num_rows = head.is_known != 0 ? head.num_rows : 0;
-  const int rounds = head.is_known != 0 ? args.rounds.count(head.most_tokens) : 1;
+  const int sent = rounds_of_begin(args);
+  const int rounds = head.is_known != 0 ? args.rounds.count(head.most_tokens) : sent;
   const Roles roles = Roles::of(rounds);
   const Steps sends(team.state->sent, known.sent, roles.senders);
   const Steps takes(team.state->taken, known.taken, roles.takers);
@@ -416,10 +427,10 @@ BRAID_MOE_KERNEL(braid_moe_dispatch_finish, DispatchArgs) {
   bool is_last = false;
   for (int round = 0; round < rounds; ++round) {
     const Phase phase(team, begun + static_cast<uint64_t>(round), call, roles.pace());
-    if (round + 1 < rounds && roles.sends()) {
+    if (round + 1 >= sent && round + 1 < rounds && roles.sends()) {
       const Phase following(team, phase.number() + 1, call, roles.pace());
       send_round(args, roles, following, round + 1, &rows);
-      if (sends.arrive(round)) {
+      if (sends.arrive(round + 1 - sent)) {
         following.say_kept(shape, team.state->totals, args.num_tokens);
         following.tell();
       }
@@ -439,6 +450,6 @@ BRAID_MOE_KERNEL(braid_moe_dispatch_finish, DispatchArgs) {
   if (!places.are_all_filled) forget_ids(args);
   if (!is_last || threadIdx.x != 0) return;
   keep_numbers(team, begun + static_cast<uint64_t>(rounds) - 1, call);
-  sends.settle(rounds - 1);
+  sends.settle(rounds - sent);
   takes.settle(rounds);
 }
