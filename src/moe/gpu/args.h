@@ -212,6 +212,7 @@ struct DispatchArgs {
   Ticket* ticket;
   int32_t* incoming;       // device memory
   int32_t* host_incoming;  // the same in host memory, or null
+  int32_t most_ahead;      // rounds that leave with dispatch_begin, kHalves at most
   // Results, of dispatch_finish. What is null is not wanted.
   std::byte* out;
   std::byte* out_side;

@@ -386,6 +386,7 @@ DispatchArgs Buffer::arguments(const Dispatch& call, const Ticket* of, Ticket* t
   args.of = of;
   args.ticket = ticket;
   args.incoming = incoming;
+  args.most_ahead = is_host_told_ ? kHalves : 1;
   return args;
 }
 
@@ -402,6 +403,7 @@ Status Buffer::check_begin(const Dispatch& call) const {
 Status Buffer::start_begin(comm::Device& device, const Dispatch& call, const Ticket* of,
                            Ticket* ticket, int32_t* incoming, bool tells_host,
                            const Launch& launch) {
+  is_host_told_ = tells_host;
   DispatchArgs args = arguments(call, of, ticket, incoming);
   if (tells_host) {
     std::atomic_ref(memory_->host_incoming()[0]).store(0, std::memory_order_relaxed);

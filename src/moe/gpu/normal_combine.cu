@@ -16,12 +16,25 @@ namespace {
 /// False behind a dispatch that ended in vain: its results hold anything.
 __device__ __forceinline__ bool is_known(const CombineArgs& args) { return args.incoming[0] == 1; }
 
-/// Rows of a round, owner by owner.
+/// Rows of a round, and what of them one block sends: of each owner's rows every so many-th, owner by
+/// owner from another one on than its neighbours and than the same block of other ranks. So no owner has
+/// all senders at a time, and every block has as much for the links as for this GPU's own memory, which
+/// takes it sooner.
 struct Returning {
   int32_t first[kMostRanks];       // of each owner's, in x
   int32_t next[kMostRanks];        // that of the round behind
-  int32_t begins[kMostRanks + 1];  // of them among all owners'
+  int32_t rows[kMostRanks];        // of each owner
+  int32_t begins[kMostRanks + 1];  // of the block's own, in its order of owners
 };
+
+/// Which owner a block comes to as its `turn`th, and the turn of an owner.
+__device__ __forceinline__ int owner_of(const Team& team, const Roles& roles, int turn) {
+  return (team.rank + static_cast<int>(roles.sender()) + turn) % team.layout.num_ranks;
+}
+__device__ __forceinline__ int turn_of(const Team& team, const Roles& roles, int owner) {
+  const int n = team.layout.num_ranks;
+  return (owner + n - owner_of(team, roles, 0)) % n;
+}
 
 /// By a warp: the first of rows [begin, end), whose tokens grow, with a token of `token` or more.
 __device__ int32_t first_row(const int32_t* source_token, int32_t begin, int32_t end,
@@ -38,7 +51,8 @@ __device__ int32_t first_row(const int32_t* source_token, int32_t begin, int32_t
 }
 
 /// All threads, round after round: a warp for each owner.
-__device__ void find_rows(const CombineArgs& args, int round, int rounds, Returning* returning) {
+__device__ void find_rows(const CombineArgs& args, const Roles& roles, int round, int rounds,
+                          Returning* returning) {
   static_assert(kMostRanks <= kWarps);
   const int n = args.team.layout.num_ranks, owner = warp_of_thread();
   const int32_t* const rows_of = args.incoming + kIncomingHeadWords;
@@ -53,22 +67,25 @@ __device__ void find_rows(const CombineArgs& args, int round, int rounds, Return
     if (rounds > 1) end = first_row(args.source_token, begin, end, args.rounds.first(round + 1));
     __syncwarp();
     if (lane_of_thread() == 0) {
+      const int32_t rows = min(end - begin, args.rounds.tokens);  // what has room, always
       returning->first[owner] = begin;
       returning->next[owner] = end;
-      returning->begins[owner + 1] = min(end - begin, args.rounds.tokens);  // what has room, always
+      returning->rows[owner] = rows;
+      returning->begins[turn_of(args.team, roles, owner) + 1] = roles.dealt_to_send(rows);
     }
   }
   __syncthreads();
   if (threadIdx.x == 0) {
     returning->begins[0] = 0;
-    for (int r = 0; r < n; ++r) returning->begins[r + 1] += returning->begins[r];
+    for (int turn = 0; turn < n; ++turn) returning->begins[turn + 1] += returning->begins[turn];
   }
   __syncthreads();
 }
 
-/// Rows of a round on their way to their owners.
+/// A block's rows of a round on their way to their owners.
 struct Pushing {
   const CombineArgs& args;
+  const Roles& roles;
   const Phase& phase;
   const Returning& returning;
 
@@ -76,78 +93,76 @@ struct Pushing {
     int64_t row;
     std::byte* copy;
   };
+  __device__ __forceinline__ int count() const {
+    return returning.begins[args.team.layout.num_ranks];
+  }
   __device__ __forceinline__ Of operator[](int i) const {
-    int owner = 0;
-    while (i >= returning.begins[owner + 1]) ++owner;
-    const int number = i - returning.begins[owner];
+    int turn = 0;
+    while (i >= returning.begins[turn + 1]) ++turn;
+    const int owner = owner_of(args.team, roles, turn);
+    const int number = roles.dealt(i - returning.begins[turn]);
     return {returning.first[owner] + number,
             phase.region_at(owner) + static_cast<uint64_t>(number) * args.rounds.copy_bytes};
   }
 };
 
 /// All threads, one for each weight.
-__device__ void push_weights(const Pushing& pushing, const Dealt& dealt) {
+__device__ void push_weights(const Pushing& pushing) {
   const CombineArgs& args = pushing.args;
-  const int k = args.num_topk, all = dealt.count * k;
+  const int k = args.num_topk, all = pushing.count() * k;
   for (int each = static_cast<int>(threadIdx.x); each < all; each += kThreads) {
-    const Pushing::Of of = pushing[dealt[each / k]];
+    const Pushing::Of of = pushing[each / k];
     reinterpret_cast<float*>(of.copy)[each % k] = args.weights[of.row * k + each % k];
   }
 }
 
 /// By warps, through registers.
-__device__ void push_rows(const Pushing& pushing, const Dealt& dealt) {
+__device__ void push_rows(const Pushing& pushing) {
   const CombineArgs& args = pushing.args;
-  for (int turn = warp_of_thread(); turn < dealt.count; turn += kWarps) {
-    const Pushing::Of of = pushing[dealt[turn]];
+  for (int i = warp_of_thread(); i < pushing.count(); i += kWarps) {
+    const Pushing::Of of = pushing[i];
     copy_row(args.x + static_cast<uint64_t>(of.row) * args.row_bytes, args.row_bytes,
              [&](const auto& put) { put(of.copy + args.rounds.row); });
   }
 }
 
 /// By warps, through shared memory.
-__device__ void push_rows_in_bulk(const Pushing& pushing, const Dealt& dealt, BulkRows* rows) {
+__device__ void push_rows_in_bulk(const Pushing& pushing, BulkRows* rows) {
   const CombineArgs& args = pushing.args;
   const BulkCut cut = rows->cut(args.row_bytes);
   const auto begin = [&](int unit) { return cut.begin(unit % cut.pieces); };
   const auto size = [&](int unit) { return cut.end(unit % cut.pieces) - begin(unit); };
-  rows->move(dealt.count * cut.pieces, size,
+  rows->move(pushing.count() * cut.pieces, size,
              [&](int unit, const auto& load_part) {
-               const Pushing::Of of = pushing[dealt[unit / cut.pieces]];
+               const Pushing::Of of = pushing[unit / cut.pieces];
                load_part(args.x + static_cast<uint64_t>(of.row) * args.row_bytes + begin(unit), 0U,
                          size(unit));
              },
              [&](int unit, const auto& store_part) {
                if (lane_of_thread() != 0) return;
-               const Pushing::Of of = pushing[dealt[unit / cut.pieces]];
+               const Pushing::Of of = pushing[unit / cut.pieces];
                store_part(of.copy + args.rounds.row + begin(unit), 0U, size(unit));
              });
 }
 
-/// Rows of an owner follow each other. They are dealt to blocks one by one: of blocks that had a part in
-/// one piece some would have this GPU's own rows and be done at once, and the others all of the links'.
-__device__ void push_round(const CombineArgs& args, const Roles& roles, const Phase& phase,
-                           const Returning& returning, BulkRows* rows) {
-  const Dealt dealt = roles.deal_to_send(returning.begins[args.team.layout.num_ranks]);
-  const Pushing pushing{args, phase, returning};
+__device__ void push_round(const Pushing& pushing, BulkRows* rows) {
   rows->behind_flags();
   if (rows->are_used())
-    push_rows_in_bulk(pushing, dealt, rows);
+    push_rows_in_bulk(pushing, rows);
   else
-    push_rows(pushing, dealt);
-  if (args.weights != nullptr) push_weights(pushing, dealt);
+    push_rows(pushing);
+  if (pushing.args.weights != nullptr) push_weights(pushing);
   rows->await_stored();
 }
 
 /// All threads: a round's rows to their owners, unless room does not come.
 __device__ void send_round(const CombineArgs& args, const Roles& roles, const Phase& phase,
                            int round, int rounds, Returning* returning, BulkRows* rows) {
-  find_rows(args, round, rounds, returning);
-  if (phase.await_room()) push_round(args, roles, phase, *returning, rows);
+  find_rows(args, roles, round, rounds, returning);
+  if (phase.await_room()) push_round({args, roles, phase, *returning}, rows);
   const auto owner = static_cast<int>(threadIdx.x);
   if (roles.sender() != 0 || owner >= args.team.layout.num_ranks) return;
-  phase.rows()[owner] =
-      static_cast<uint32_t>(returning->begins[owner + 1] - returning->begins[owner]);
+  phase.rows()[owner] = static_cast<uint32_t>(returning->rows[owner]);
   args.team.state->totals[owner] = static_cast<uint32_t>(args.incoming[kIncomingHeadWords + owner]);
 }
 

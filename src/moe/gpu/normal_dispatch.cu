@@ -2,8 +2,8 @@
 //
 // Begin     round 0 leaves, with an announcement to every rank in front of it; then block 0 waits for
 //           all announcements and says what comes, in device memory and, where the caller waits for
-//           sizes, in the host's. Meanwhile the others send round 1, where this rank has one: its half is
-//           free, and links would idle until the host has made room and launched the next kernel.
+//           sizes, in the host's. Where it does, the others send round 1 meanwhile: its half is free, and
+//           links would idle until the host has made room and launched the next kernel.
 // Finish    while round j + 1 leaves, by some of the blocks, j is copied to its places by the rest:
 //           those of a source follow each other, so a place is a sum of counts that the flags say.
 //
@@ -156,7 +156,7 @@ __device__ void send_round(const DispatchArgs& args, const Roles& roles, const P
 /// Rounds that leave with dispatch_begin. Only this rank's own, which both kernels know alike: of others'
 /// tokens the first one knows nothing yet.
 __device__ int rounds_of_begin(const DispatchArgs& args) {
-  return min(args.rounds.count(args.num_tokens), kHalves);
+  return min(args.rounds.count(args.num_tokens), args.most_ahead);
 }
 
 /// All threads of block 0: copies to each rank [N] and rows of its experts [L], in front of the slots

@@ -44,20 +44,6 @@ struct Share {
 /// How blocks wait: as soon as can be, or so that others get on meanwhile (device::wait_gently()).
 enum class Pace { kBrisk, kGentle };
 
-/// Of `total` things, those of one of `blocks` blocks, which are dealt them one by one.
-struct Dealt {
-  uint32_t first, step;
-  int32_t count;
-  static __device__ __forceinline__ Dealt of(int32_t total, uint32_t block, uint32_t blocks) {
-    const auto all = static_cast<uint32_t>(total);
-    return {block, blocks,
-            static_cast<int32_t>(all > block ? (all - block + blocks - 1) / blocks : 0)};
-  }
-  __device__ __forceinline__ int32_t operator[](int32_t turn) const {
-    return static_cast<int32_t>(first + static_cast<uint32_t>(turn) * step);
-  }
-};
-
 /// Which blocks of a kernel send and which take. In one of several rounds some send, as many as fill
 /// NVLink, and the rest take, so that NVLink is busy while what came is being read: blocks that did both
 /// in turn would all do the same at a time. In one round there is nothing to do meanwhile, and all do
@@ -88,8 +74,13 @@ struct Roles {
   __device__ __forceinline__ Share share_to_send(int32_t total) const {
     return Share::of(total, sender(), senders);
   }
-  __device__ __forceinline__ Dealt deal_to_send(int32_t total) const {
-    return Dealt::of(total, sender(), senders);
+  /// Of `total` things that are dealt to those that send one by one: how many this block has, and its i-th.
+  __device__ __forceinline__ int32_t dealt_to_send(int32_t total) const {
+    const auto all = static_cast<uint32_t>(total);
+    return static_cast<int32_t>(all > sender() ? (all - sender() + senders - 1) / senders : 0);
+  }
+  __device__ __forceinline__ int32_t dealt(int32_t i) const {
+    return static_cast<int32_t>(sender() + static_cast<uint32_t>(i) * senders);
   }
   __device__ __forceinline__ Share share_to_take(int32_t total) const {
     return Share::of(total, taker(), takers);
