@@ -186,7 +186,6 @@ class NormalRun {
     const Of& of = of_[static_cast<size_t>(r)];
     moe::gpu::DispatchArgs args{};
     args.team = ranks_.team_of(r);
-    args.most_ahead = 1 + static_cast<int32_t>(num_blocks_ % moe::kHalves);
     args.shape.kind = moe::CallKind::kDispatch;
     args.shape.num_experts = static_cast<uint32_t>(c_.p.num_experts);
     args.shape.num_topk = static_cast<uint32_t>(c_.p.num_topk);

@@ -212,7 +212,6 @@ struct DispatchArgs {
   Ticket* ticket;
   int32_t* incoming;       // device memory
   int32_t* host_incoming;  // the same in host memory, or null
-  int32_t most_ahead;      // rounds that leave with dispatch_begin, kHalves at most
   // Results, of dispatch_finish. What is null is not wanted.
   std::byte* out;
   std::byte* out_side;
@@ -237,8 +236,8 @@ struct CombineArgs {
   int32_t num_tokens;
   const std::byte* biases[2];  // [T] rows, or null
   const Ticket* of;
-  std::byte* out;      // [T] rows
-  float* out_weights;  // [T, K], or null
+  std::byte* out;        // [T] rows
+  float* out_weights;    // [T, K], or null
   uint32_t stage_bytes;  // of bulk_rows.cuh
 };
 

@@ -107,9 +107,8 @@ Status Buffer::start_in_bulk(comm::Device& device, Entry entry, Dtype dtype, Arg
                              const Launch& launch) {
   args.stage_bytes = bulk_stage_bytes(device.gpus().most_shared_bytes);
   const uint32_t shared_bytes = kStagesOfBlock * args.stage_bytes;
-  BRAID_ASSIGN_OR_RETURN(
-      const sys::Kernel kernel,
-      find_entry(device.kernels(), entry, dtype, ScaleForm::kNone, shared_bytes));
+  BRAID_ASSIGN_OR_RETURN(const sys::Kernel kernel, find_entry(device.kernels(), entry, dtype,
+                                                              ScaleForm::kNone, shared_bytes));
   const uint32_t num_blocks = blocks(device, launch, kMuch);
   return sys::launch(device.cuda(), kernel, {num_blocks, kThreads, shared_bytes}, launch.stream,
                      args);
@@ -386,7 +385,6 @@ DispatchArgs Buffer::arguments(const Dispatch& call, const Ticket* of, Ticket* t
   args.of = of;
   args.ticket = ticket;
   args.incoming = incoming;
-  args.most_ahead = is_host_told_ ? kHalves : 1;
   return args;
 }
 
@@ -403,7 +401,6 @@ Status Buffer::check_begin(const Dispatch& call) const {
 Status Buffer::start_begin(comm::Device& device, const Dispatch& call, const Ticket* of,
                            Ticket* ticket, int32_t* incoming, bool tells_host,
                            const Launch& launch) {
-  is_host_told_ = tells_host;
   DispatchArgs args = arguments(call, of, ticket, incoming);
   if (tells_host) {
     std::atomic_ref(memory_->host_incoming()[0]).store(0, std::memory_order_relaxed);

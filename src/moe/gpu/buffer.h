@@ -144,7 +144,6 @@ class Buffer {
   uint64_t num_sent_ = 0;  // low latency
   bool is_open_[kHalves] = {false, false};
   bool is_begun_ = false;
-  bool is_host_told_ = false;  // of that dispatch: it waits for what comes
 };
 
 }  // namespace braid::moe::gpu

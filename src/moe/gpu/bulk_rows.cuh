@@ -77,15 +77,17 @@ class BulkRows {
         device::wait_until_read<kBulkStages - 1 - kBulkAhead>();
         __syncwarp();
         const int unit = first + turn * kWarps;
-        if (lane_of_thread() == 0) begin_load(size(unit), [&](const auto& part) { load(unit, part); });
+        if (lane_of_thread() == 0)
+          begin_load(size(unit), [&](const auto& part) { load(unit, part); });
         ++loaded_;
       }
       if (turn < kBulkAhead) continue;
       const uint32_t at = stored_ % kBulkStages;
       device::wait_mbarrier(barriers_ + 8 * at, stored_ / kBulkStages % 2);
-      store(first + (turn - kBulkAhead) * kWarps, [&](std::byte* to, uint32_t offset, uint32_t bytes) {
-        device::store_bulk(to, stage(at) + offset, bytes);
-      });
+      store(first + (turn - kBulkAhead) * kWarps,
+            [&](std::byte* to, uint32_t offset, uint32_t bytes) {
+              device::store_bulk(to, stage(at) + offset, bytes);
+            });
       device::close_stores();
       ++stored_;
     }

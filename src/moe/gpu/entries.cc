@@ -49,8 +49,8 @@ Found place_of(Entry entry, ScaleForm form) {
 
 }  // namespace
 
-Result<sys::Kernel> find_entry(comm::KernelCache& kernels, Entry entry, Dtype dtype,
-                               ScaleForm form, uint32_t shared_bytes) {
+Result<sys::Kernel> find_entry(comm::KernelCache& kernels, Entry entry, Dtype dtype, ScaleForm form,
+                               uint32_t shared_bytes) {
   const Found found = place_of(entry, form);
   if (!found.is_typed) return kernels.find(found.fatbin, found.name, shared_bytes);
   return kernels.find(found.fatbin, (std::string(found.name) + suffix(dtype)).c_str(),

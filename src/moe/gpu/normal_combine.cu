@@ -28,12 +28,12 @@ struct Returning {
 };
 
 /// Which owner a block comes to as its `turn`th, and the turn of an owner.
-__device__ __forceinline__ int owner_of(const Team& team, const Roles& roles, int turn) {
-  return (team.rank + static_cast<int>(roles.sender()) + turn) % team.layout.num_ranks;
+__device__ __forceinline__ int owner_of(const Team& team, int turn) {
+  return (team.rank + static_cast<int>(blockIdx.x) + turn) % team.layout.num_ranks;
 }
-__device__ __forceinline__ int turn_of(const Team& team, const Roles& roles, int owner) {
+__device__ __forceinline__ int turn_of(const Team& team, int owner) {
   const int n = team.layout.num_ranks;
-  return (owner + n - owner_of(team, roles, 0)) % n;
+  return (owner + n - owner_of(team, 0)) % n;
 }
 
 /// By a warp: the first of rows [begin, end), whose tokens grow, with a token of `token` or more.
@@ -71,7 +71,7 @@ __device__ void find_rows(const CombineArgs& args, const Roles& roles, int round
       returning->first[owner] = begin;
       returning->next[owner] = end;
       returning->rows[owner] = rows;
-      returning->begins[turn_of(args.team, roles, owner) + 1] = roles.dealt_to_send(rows);
+      returning->begins[turn_of(args.team, owner) + 1] = roles.dealt_to_send(rows);
     }
   }
   __syncthreads();
@@ -99,7 +99,7 @@ struct Pushing {
   __device__ __forceinline__ Of operator[](int i) const {
     int turn = 0;
     while (i >= returning.begins[turn + 1]) ++turn;
-    const int owner = owner_of(args.team, roles, turn);
+    const int owner = owner_of(args.team, turn);
     const int number = roles.dealt(i - returning.begins[turn]);
     return {returning.first[owner] + number,
             phase.region_at(owner) + static_cast<uint64_t>(number) * args.rounds.copy_bytes};
@@ -132,17 +132,18 @@ __device__ void push_rows_in_bulk(const Pushing& pushing, BulkRows* rows) {
   const BulkCut cut = rows->cut(args.row_bytes);
   const auto begin = [&](int unit) { return cut.begin(unit % cut.pieces); };
   const auto size = [&](int unit) { return cut.end(unit % cut.pieces) - begin(unit); };
-  rows->move(pushing.count() * cut.pieces, size,
-             [&](int unit, const auto& load_part) {
-               const Pushing::Of of = pushing[unit / cut.pieces];
-               load_part(args.x + static_cast<uint64_t>(of.row) * args.row_bytes + begin(unit), 0U,
-                         size(unit));
-             },
-             [&](int unit, const auto& store_part) {
-               if (lane_of_thread() != 0) return;
-               const Pushing::Of of = pushing[unit / cut.pieces];
-               store_part(of.copy + args.rounds.row + begin(unit), 0U, size(unit));
-             });
+  rows->move(
+      pushing.count() * cut.pieces, size,
+      [&](int unit, const auto& load_part) {
+        const Pushing::Of of = pushing[unit / cut.pieces];
+        load_part(args.x + static_cast<uint64_t>(of.row) * args.row_bytes + begin(unit), 0U,
+                  size(unit));
+      },
+      [&](int unit, const auto& store_part) {
+        if (lane_of_thread() != 0) return;
+        const Pushing::Of of = pushing[unit / cut.pieces];
+        store_part(of.copy + args.rounds.row + begin(unit), 0U, size(unit));
+      });
 }
 
 __device__ void push_round(const Pushing& pushing, BulkRows* rows) {
@@ -161,7 +162,7 @@ __device__ void send_round(const CombineArgs& args, const Roles& roles, const Ph
   find_rows(args, roles, round, rounds, returning);
   if (phase.await_room()) push_round({args, roles, phase, *returning}, rows);
   const auto owner = static_cast<int>(threadIdx.x);
-  if (roles.sender() != 0 || owner >= args.team.layout.num_ranks) return;
+  if (blockIdx.x != 0 || owner >= args.team.layout.num_ranks) return;
   phase.rows()[owner] = static_cast<uint32_t>(returning->rows[owner]);
   args.team.state->totals[owner] = static_cast<uint32_t>(args.incoming[kIncomingHeadWords + owner]);
 }

@@ -2,8 +2,7 @@
 //
 // Begin     round 0 leaves, with an announcement to every rank in front of it; then block 0 waits for
 //           all announcements and says what comes, in device memory and, where the caller waits for
-//           sizes, in the host's. Where it does, the others send round 1 meanwhile: its half is free, and
-//           links would idle until the host has made room and launched the next kernel.
+//           sizes, in the host's.
 // Finish    while round j + 1 leaves, by some of the blocks, j is copied to its places by the rest:
 //           those of a source follow each other, so a place is a sum of counts that the flags say.
 //
@@ -79,9 +78,8 @@ __device__ void push_rows(const Pushing& pushing) {
     const auto begin = static_cast<uint32_t>(unit % pieces) * kPiece;
     copy_vectors(args.x + static_cast<uint64_t>(pushing.at + i) * args.row_bytes, begin,
                  min(vectors, begin + kPiece), [&](const auto& put) {
-                   each_rank(pushing.batch.mask[i], [&](int rank) {
-                     put(pushing.copy(i, rank) + args.rounds.row);
-                   });
+                   each_rank(pushing.batch.mask[i],
+                             [&](int rank) { put(pushing.copy(i, rank) + args.rounds.row); });
                  });
   }
 }
@@ -149,14 +147,8 @@ __device__ void send_round(const DispatchArgs& args, const Roles& roles, const P
   count_copies(mask_of, first, first + share.begin, n, next);
   if (phase.await_room()) push_round(args, phase, first, share, mask_of, next, rows);
   __syncthreads();
-  if (roles.sender() == roles.senders - 1 && static_cast<int>(threadIdx.x) < n)
+  if (blockIdx.x == roles.senders - 1 && static_cast<int>(threadIdx.x) < n)
     phase.rows()[threadIdx.x] = next[threadIdx.x];
-}
-
-/// Rounds that leave with dispatch_begin. Only this rank's own, which both kernels know alike: of others'
-/// tokens the first one knows nothing yet.
-__device__ int rounds_of_begin(const DispatchArgs& args) {
-  return min(args.rounds.count(args.num_tokens), args.most_ahead);
 }
 
 /// All threads of block 0: copies to each rank [N] and rows of its experts [L], in front of the slots
@@ -262,8 +254,7 @@ __device__ void take_heads(const Taking& taking, const Share& share) {
     if (choice >= args.num_topk) continue;
     const int64_t at = of.row * args.num_topk + choice;
     if (args.out_ids != nullptr)
-      args.out_ids[at] =
-          seen(reinterpret_cast<const int32_t*>(of.copy + args.rounds.ids) + choice);
+      args.out_ids[at] = seen(reinterpret_cast<const int32_t*>(of.copy + args.rounds.ids) + choice);
     if (args.out_weights != nullptr && args.weights != nullptr)
       args.out_weights[at] =
           seen(reinterpret_cast<const float*>(of.copy + args.rounds.weights) + choice);
@@ -295,8 +286,7 @@ __device__ void take_rows_in_bulk(const Taking& taking, const Share& share, cons
   const auto end = [&](int unit) { return cut.end(unit % cut.pieces); };
   rows->behind_flags();
   rows->move(
-      (share.end - share.begin) * cut.pieces,
-      [&](int unit) { return end(unit) - begin(unit); },
+      (share.end - share.begin) * cut.pieces, [&](int unit) { return end(unit) - begin(unit); },
       [&](int unit, const auto& load_part) {
         load_part(row_of(unit).copy + args.rounds.row + begin(unit), 0, end(unit) - begin(unit));
       },
@@ -370,19 +360,16 @@ BRAID_MOE_KERNEL(braid_moe_dispatch_begin, DispatchArgs) {
   const Phase phase = next_phase(team, known);
   const braid::moe::CallShape shape =
       shape_behind(args.shape, args.of == nullptr ? nullptr : &known.of);
-  const int rounds = rounds_of_begin(args);
   if (blockIdx.x == 0) announce(args, phase);
-  for (int round = 0; round < rounds; ++round) {
-    const Phase leaving(team, phase.number() + static_cast<uint64_t>(round), known.call + 1);
-    const Roles roles = round == 0 ? Roles::of(1) : Roles::of_all_but_first();
-    if (roles.sends()) send_round(args, roles, leaving, round, &rows);
-    if (!sends.arrive(round)) continue;
-    leaving.say_kept(shape, team.state->totals, args.num_tokens);
-    leaving.tell();
-    if (threadIdx.x != 0 || round + 1 < rounds) continue;
-    *args.ticket = {phase.number(), known.call + 1};
-    keep_numbers(team, leaving.number(), known.call + 1);
-    sends.settle(rounds);
+  send_round(args, Roles::of(1), phase, 0, &rows);
+  if (sends.arrive(0)) {
+    phase.say_kept(shape, team.state->totals, args.num_tokens);
+    phase.tell();
+    if (threadIdx.x == 0) {
+      *args.ticket = {phase.number(), known.call + 1};
+      keep_numbers(team, phase.number(), known.call + 1);
+      sends.settle(1);
+    }
   }
   if (blockIdx.x != 0) return;
   if (!phase.await_flags(shape, &arrived, static_cast<uint32_t>(args.rounds.tokens))) {
@@ -407,8 +394,7 @@ BRAID_MOE_KERNEL(braid_moe_dispatch_finish, DispatchArgs) {
       shape_behind(args.shape, args.of == nullptr ? nullptr : &known.of);
   const IncomingHead head = head_of(args.incoming);
   const int32_t num_rows = head.is_known != 0 ? head.num_rows : 0;
-  const int sent = rounds_of_begin(args);
-  const int rounds = head.is_known != 0 ? args.rounds.count(head.most_tokens) : sent;
+  const int rounds = head.is_known != 0 ? args.rounds.count(head.most_tokens) : 1;
   const Roles roles = Roles::of(rounds);
   const Steps sends(team.state->sent, known.sent, roles.senders);
   const Steps takes(team.state->taken, known.taken, roles.takers);
@@ -427,10 +413,10 @@ BRAID_MOE_KERNEL(braid_moe_dispatch_finish, DispatchArgs) {
   bool is_last = false;
   for (int round = 0; round < rounds; ++round) {
     const Phase phase(team, begun + static_cast<uint64_t>(round), call, roles.pace());
-    if (round + 1 >= sent && round + 1 < rounds && roles.sends()) {
+    if (round + 1 < rounds && roles.sends()) {
       const Phase following(team, phase.number() + 1, call, roles.pace());
       send_round(args, roles, following, round + 1, &rows);
-      if (sends.arrive(round + 1 - sent)) {
+      if (sends.arrive(round)) {
         following.say_kept(shape, team.state->totals, args.num_tokens);
         following.tell();
       }
@@ -450,6 +436,6 @@ BRAID_MOE_KERNEL(braid_moe_dispatch_finish, DispatchArgs) {
   if (!places.are_all_filled) forget_ids(args);
   if (!is_last || threadIdx.x != 0) return;
   keep_numbers(team, begun + static_cast<uint64_t>(rounds) - 1, call);
-  sends.settle(rounds - sent);
+  sends.settle(rounds - 1);
   takes.settle(rounds);
 }

@@ -49,38 +49,32 @@ enum class Pace { kBrisk, kGentle };
 /// in turn would all do the same at a time. In one round there is nothing to do meanwhile, and all do
 /// both.
 struct Roles {
-  uint32_t first_sender, senders, takers;  // blocks; those that take are the last ones
+  uint32_t senders, takers;  // blocks: the first ones, the last ones
   static constexpr uint32_t kMostSenders = 32;
   __device__ __forceinline__ static Roles of(int rounds) {
-    if (rounds == 1 || gridDim.x == 1) return {0, gridDim.x, gridDim.x};
+    if (rounds == 1 || gridDim.x == 1) return {gridDim.x, gridDim.x};
     // Measured among four H200: 10 of 24 blocks push as much as links take, and 14 keep up with them.
     const uint32_t senders = max(min(gridDim.x * 5 / 12, kMostSenders), 1U);
-    return {0, senders, gridDim.x - senders};
-  }
-  /// All send but the first, which has something else to do, unless it is the only one.
-  __device__ __forceinline__ static Roles of_all_but_first() {
-    if (gridDim.x == 1) return of(1);
-    return {1, gridDim.x - 1, gridDim.x - 1};
+    return {senders, gridDim.x - senders};
   }
   /// Of whom there are more than have something to do at a time.
   __device__ __forceinline__ Pace pace() const {
     return senders == gridDim.x ? Pace::kBrisk : Pace::kGentle;
   }
-  __device__ __forceinline__ bool sends() const { return sender() < senders; }
+  __device__ __forceinline__ bool sends() const { return blockIdx.x < senders; }
   __device__ __forceinline__ bool takes() const { return blockIdx.x >= gridDim.x - takers; }
-  /// This block's number among those that send, that take.
-  __device__ __forceinline__ uint32_t sender() const { return blockIdx.x - first_sender; }
+  /// This block's number among those that take.
   __device__ __forceinline__ uint32_t taker() const { return blockIdx.x - (gridDim.x - takers); }
   __device__ __forceinline__ Share share_to_send(int32_t total) const {
-    return Share::of(total, sender(), senders);
+    return Share::of(total, blockIdx.x, senders);
   }
   /// Of `total` things that are dealt to those that send one by one: how many this block has, and its i-th.
   __device__ __forceinline__ int32_t dealt_to_send(int32_t total) const {
     const auto all = static_cast<uint32_t>(total);
-    return static_cast<int32_t>(all > sender() ? (all - sender() + senders - 1) / senders : 0);
+    return static_cast<int32_t>(all > blockIdx.x ? (all - blockIdx.x + senders - 1) / senders : 0);
   }
   __device__ __forceinline__ int32_t dealt(int32_t i) const {
-    return static_cast<int32_t>(sender() + static_cast<uint32_t>(i) * senders);
+    return static_cast<int32_t>(blockIdx.x + static_cast<uint32_t>(i) * senders);
   }
   __device__ __forceinline__ Share share_to_take(int32_t total) const {
     return Share::of(total, taker(), takers);

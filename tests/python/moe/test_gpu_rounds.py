@@ -45,7 +45,8 @@ def roles_of(blocks: int, rounds: int) -> tuple[int, int]:
     """How many blocks send, and how many take."""
     if rounds == 1 or blocks == 1:
         return blocks, blocks
-    return blocks // 2, blocks - blocks // 2
+    senders = max(min(blocks * 5 // 12, 32), 1)
+    return senders, blocks - senders
 
 
 class Kernel:
