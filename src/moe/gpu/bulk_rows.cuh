@@ -1,7 +1,7 @@
-// Rows on their way through shared memory, by bulk copies (sm_90 and later). A block has kStages stages
-// for each of its warps, in dynamic shared memory. A warp deals with pieces of rows one by one: lane 0
-// loads a piece into a stage, kAhead pieces before all lanes store an earlier one to wherever it goes, a
-// lane for each place. So a multiprocessor has as much under way as its shared memory holds, where
+// Rows on their way through shared memory, by bulk copies (sm_90 and later). A block has
+// kBulkStages stages for each of its warps, in dynamic shared memory. A warp deals with pieces of rows one
+// by one: lane 0 loads a piece into a stage, and kBulkAhead pieces later it is stored to wherever it goes, by
+// a lane for each place. So a multiprocessor has as much under way as its shared memory holds, where
 // registers hold a quarter of it and threads stand and wait.
 //
 // Order     A load is whole when its stage's mbarrier says so. A stage is loaded anew when all lanes'
@@ -41,6 +41,11 @@ __device__ __forceinline__ void each_part(Byte* row, Byte* side, uint32_t row_by
   each(side + (from - row_bytes), from - begin, end - from);
 }
 
+/// Whether side rows move along with rows: vectors as those are.
+__device__ __forceinline__ bool is_of_vectors(const std::byte* side, uint64_t side_bytes) {
+  return (reinterpret_cast<uint64_t>(side) | side_bytes) % kVectorBytes == 0;
+}
+
 #if __CUDA_ARCH__ >= 900
 
 class BulkRows {
@@ -75,7 +80,7 @@ class BulkRows {
     for (int turn = 0; turn < own + kBulkAhead; ++turn) {
       if (turn < own) {
         device::wait_until_read<kBulkStages - 1 - kBulkAhead>();
-        __syncwarp();
+        __syncwarp();  // all lanes' stores have read the stage
         const int unit = first + turn * kWarps;
         if (lane_of_thread() == 0)
           begin_load(size(unit), [&](const auto& part) { load(unit, part); });

@@ -68,14 +68,6 @@ struct Roles {
   __device__ __forceinline__ Share share_to_send(int32_t total) const {
     return Share::of(total, blockIdx.x, senders);
   }
-  /// Of `total` things that are dealt to those that send one by one: how many this block has, and its i-th.
-  __device__ __forceinline__ int32_t dealt_to_send(int32_t total) const {
-    const auto all = static_cast<uint32_t>(total);
-    return static_cast<int32_t>(all > blockIdx.x ? (all - blockIdx.x + senders - 1) / senders : 0);
-  }
-  __device__ __forceinline__ int32_t dealt(int32_t i) const {
-    return static_cast<int32_t>(blockIdx.x + static_cast<uint32_t>(i) * senders);
-  }
   __device__ __forceinline__ Share share_to_take(int32_t total) const {
     return Share::of(total, taker(), takers);
   }

@@ -1,0 +1,122 @@
+// Tokens of a normal dispatch on their way into their slots: a batch is numbered, then go the heads, by all
+// threads, and the rows, by warps.
+#pragma once
+
+#include "moe/gpu/bulk_rows.cuh"
+#include "moe/gpu/copies.cuh"
+
+namespace braid::moe::gpu {
+
+/// Tokens of a batch on their way into their slots.
+struct Pushing {
+  const DispatchArgs& args;
+  const Phase& phase;
+  const Batch& batch;
+  int at, count;  // the batch's tokens
+
+  __device__ __forceinline__ std::byte* copy(int i, int rank) const {
+    return phase.region_at(rank) + args.rounds.begin + batch.slot[i][rank] * args.rounds.copy_bytes;
+  }
+  __device__ __forceinline__ const std::byte* side(int i) const {
+    return args.side + static_cast<uint64_t>(at + i) * args.side_bytes;
+  }
+};
+
+/// All threads, one for each choice of each token: what lies before the rows.
+__device__ inline void push_heads(const Pushing& pushing) {
+  const DispatchArgs& args = pushing.args;
+  const RankOf rank_of(max(args.num_experts, 1), args.team.layout.num_ranks);
+  const int width = args.ids != nullptr ? args.num_topk : 1;
+  const int local = args.num_experts / args.team.layout.num_ranks;
+  for (int each = static_cast<int>(threadIdx.x); each < pushing.count * width; each += kThreads) {
+    const int i = each / width, choice = each % width, token = pushing.at + i;
+    const int64_t at = static_cast<int64_t>(token) * width + choice;
+    const int64_t id = args.ids != nullptr ? args.ids[at] : -1;
+    const float weight = args.ids != nullptr && args.weights != nullptr ? args.weights[at] : 0.0F;
+    const bool is_id = id >= 0 && id < args.num_experts;
+    const int meant = is_id ? static_cast<int>(rank_of(static_cast<uint32_t>(id))) : -1;
+    each_rank(pushing.batch.mask[i], [&](int rank) {
+      std::byte* const copy = pushing.copy(i, rank);
+      if (choice == 0) *reinterpret_cast<uint32_t*>(copy) = static_cast<uint32_t>(token);
+      if (args.ids == nullptr) return;
+      reinterpret_cast<int32_t*>(copy + args.rounds.ids)[choice] =
+          meant == rank ? static_cast<int32_t>(id) - rank * local : -1;
+      if (args.weights != nullptr)
+        reinterpret_cast<float*>(copy + args.rounds.weights)[choice] =
+            meant == rank ? weight : 0.0F;
+    });
+  }
+}
+
+/// By warps: the side rows, where they do not go along with the rows.
+__device__ inline void push_sides(const Pushing& pushing) {
+  const DispatchArgs& args = pushing.args;
+  for (int i = warp_of_thread(); i < pushing.count; i += kWarps)
+    each_rank(pushing.batch.mask[i], [&](int rank) {
+      copy_words(pushing.copy(i, rank) + args.rounds.side, pushing.side(i), args.side_bytes);
+    });
+}
+
+/// By warps, through registers.
+__device__ inline void push_rows(const Pushing& pushing) {
+  const DispatchArgs& args = pushing.args;
+  const auto vectors = static_cast<uint32_t>(args.row_bytes / kVectorBytes);
+  constexpr uint32_t kPiece = 32 * kInFlight;
+  const int pieces = static_cast<int>((vectors + kPiece - 1) / kPiece);
+  for (int unit = warp_of_thread(); unit < pushing.count * pieces; unit += kWarps) {
+    const int i = unit / pieces;
+    const auto begin = static_cast<uint32_t>(unit % pieces) * kPiece;
+    copy_vectors(args.x + static_cast<uint64_t>(pushing.at + i) * args.row_bytes, begin,
+                 min(vectors, begin + kPiece), [&](const auto& put) {
+                   each_rank(pushing.batch.mask[i],
+                             [&](int rank) { put(pushing.copy(i, rank) + args.rounds.row); });
+                 });
+  }
+}
+
+/// By warps, through shared memory: a lane for each rank. `cut` is of a row and what goes along.
+__device__ inline void push_rows_in_bulk(const Pushing& pushing, const BulkCut& cut,
+                                         BulkRows* rows) {
+  const DispatchArgs& args = pushing.args;
+  const auto begin = [&](int unit) { return cut.begin(unit % cut.pieces); };
+  const auto end = [&](int unit) { return cut.end(unit % cut.pieces); };
+  rows->move(
+      pushing.count * cut.pieces, [&](int unit) { return end(unit) - begin(unit); },
+      [&](int unit, const auto& load_part) {
+        const int i = unit / cut.pieces;
+        const std::byte* const row =
+            args.x + static_cast<uint64_t>(pushing.at + i) * args.row_bytes;
+        each_part(row, pushing.side(i), static_cast<uint32_t>(args.row_bytes), begin(unit),
+                  end(unit), load_part);
+      },
+      [&](int unit, const auto& store_part) {
+        const int i = unit / cut.pieces, rank = lane_of_thread();
+        if ((pushing.batch.mask[i] >> rank & 1) == 0) return;
+        store_part(pushing.copy(i, rank) + args.rounds.row + begin(unit), 0,
+                   end(unit) - begin(unit));
+      });
+}
+
+/// By all threads: a share of the tokens behind `first`, of which `next` has each rank's next slot.
+__device__ inline void push_round(const DispatchArgs& args, const Phase& phase, int first,
+                                  const Share& share, const MaskOfRanks& mask_of, uint32_t* next,
+                                  BulkRows* rows) {
+  __shared__ Batch batch;
+  const int n = args.team.layout.num_ranks;
+  const bool goes_along = rows->are_used() && is_of_vectors(args.side, args.side_bytes);
+  const BulkCut cut = rows->cut(args.row_bytes + (goes_along ? args.side_bytes : 0));
+  rows->behind_flags();
+  for (int at = first + share.begin; at < first + share.end; at += kBatch) {
+    const Pushing pushing{args, phase, batch, at, min(kBatch, first + share.end - at)};
+    number_batch(mask_of, at, pushing.count, n, next, &batch);
+    push_heads(pushing);
+    if (args.side_bytes != 0 && !goes_along) push_sides(pushing);
+    if (rows->are_used())
+      push_rows_in_bulk(pushing, cut, rows);
+    else
+      push_rows(pushing);
+  }
+  rows->await_stored();
+}
+
+}  // namespace braid::moe::gpu
