@@ -19,6 +19,12 @@ double median_us(const std::vector<LapTimes>& laps, double LapTimes::* side, int
   return *middle / num_calls;
 }
 
+double mean_us(const std::vector<LapTimes>& laps, double LapTimes::* side) {
+  double sum = 0;
+  for (const LapTimes& lap : laps) sum += lap.*side;
+  return sum / static_cast<double>(laps.size());
+}
+
 class Racing {
  public:
   Racing(Track& track, int64_t time_ns, const Agreement& agreement, double least_gain)
@@ -40,14 +46,20 @@ class Racing {
     Verdict verdict = Verdict::kBraid;
     for (int heat = 0; heat < kNumHeats && verdict == Verdict::kBraid; ++heat) {
       laps_.clear();
+      are_singles_ = track_.is_of_singles(heat);
       do {
         if (outcome_.is_over_time) return {};
         BRAID_RETURN_IF_ERROR(lap(i, heat, true));
-        verdict = num_bad_ > kMostBadLaps ? Verdict::kNccl : judge(laps_, least_gain_);
+        verdict = verdict_so_far();
       } while (verdict == Verdict::kOpen);
     }
     note(i, verdict == Verdict::kBraid);
     return {};
+  }
+
+  Verdict verdict_so_far() const {
+    if (num_bad_ > kMostBadLaps) return Verdict::kNccl;
+    return are_singles_ ? judge_singles(laps_, least_gain_) : judge(laps_, least_gain_);
   }
 
   Status lap(size_t i, int heat, bool counts) {
@@ -55,7 +67,8 @@ class Racing {
       outcome_.is_over_time = true;
       return {};
     }
-    BRAID_ASSIGN_OR_RETURN(const Lap ran, track_.run(i, calls_of_burst(i), heat));
+    const int num_calls = track_.is_of_singles(heat) ? 1 : calls_of_burst(i);
+    BRAID_ASSIGN_OR_RETURN(const Lap ran, track_.run(i, num_calls, heat));
     const int64_t took_ns = std::max<int64_t>(ran.elapsed_ns - outcome_.elapsed_ns, 0);
     outcome_.elapsed_ns += took_ns;
     if (!counts) return {};  // NCCL connects at its first call, which no other one tells of
@@ -76,7 +89,11 @@ class Racing {
     RacedSize raced;
     raced.is_won = is_won;
     raced.ratio = median_ratio(laps_);
-    if (!laps_.empty()) {
+    if (!laps_.empty() && are_singles_) {
+      raced.nccl_us = mean_us(laps_, &LapTimes::nccl_us);
+      raced.braid_us = mean_us(laps_, &LapTimes::braid_us);
+      raced.ratio = raced.nccl_us / raced.braid_us;
+    } else if (!laps_.empty()) {
       raced.nccl_us = median_us(laps_, &LapTimes::nccl_us, calls_of_burst(i));
       raced.braid_us = median_us(laps_, &LapTimes::braid_us, calls_of_burst(i));
     }
@@ -89,6 +106,7 @@ class Racing {
   const double least_gain_;
   Outcome outcome_;
   std::vector<LapTimes> laps_;  // of a heat
+  bool are_singles_ = false;    // it has
   int num_bad_ = 0;
   int64_t lap_ns_ = 0;  // what the next one will take, as far as is known
 };

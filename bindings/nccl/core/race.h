@@ -17,7 +17,7 @@
 
 namespace braid::nccl {
 
-/// One lap: a burst of calls of each, one behind the other, as all ranks were told.
+/// One lap: a burst of calls of each, one behind the other, or single calls, as all ranks were told.
 struct Lap {
   std::vector<LapTimes> ranks;
   int64_t elapsed_ns = 0;  // since the race began, on the rank that began first
@@ -43,12 +43,15 @@ class Track {
   /// Collective: bursts of `num_calls` calls of size kRacedBytes[i], as they are in this heat.
   /// unsupported, on all ranks: NCCL has no such call.
   virtual Result<Lap> run(size_t i, int num_calls, int heat) = 0;
+  /// Whether a heat's laps are of single calls, as a program makes them: behind a pause, and behind the
+  /// other one's. A lap's time is that of the slower of two such calls.
+  virtual bool is_of_singles(int heat) const = 0;
 };
 
 /// Of one size, by its last heat.
 struct RacedSize {
-  double nccl_us = 0, braid_us = 0;  // of a call, the medians
-  double ratio = 0;                  // the laps' median
+  double nccl_us = 0, braid_us = 0;  // of a call, the medians; of single calls the means
+  double ratio = 0;                  // the laps' median; of single calls that of the means
   bool is_won = false;
 };
 

@@ -6,6 +6,15 @@
 // The first barrier lets all ranks begin at once, the second ends when the slowest is through: so a
 // rank that is told of no more than its own part (a broadcast's root) still times the call.
 //
+// Over nodes a program's calls are not as in a burst: they come by themselves, behind a pause in which other
+// calls had the network, and a connection may begin anew. So there the second heat has single calls:
+//
+//   stream   barrier  pause  start  call  barrier  again  call  barrier  end    of NCCL, then the same of braid
+//
+// NCCL's always first, so that each comes behind the other's. The slower of the two calls counts, for either
+// may be the one that is slow. The pause is behind the barrier, which braid's rail carries: it would wake
+// braid's connections for it, and not NCCL's.
+//
 // What is enqueued of NCCL has no deadline. The host never waits for it without looking at the
 // clock, at the group and at whether the program has broken the communicator off; when it stops
 // waiting, stream and memory are left to it (is_left()).
@@ -69,18 +78,21 @@ class RaceTrack : public Track {
   SizeRange sizes() const override { return sizes_; }
   /// In windows the first heat is in place, where an operation can be.
   Result<Lap> run(size_t i, int num_calls, int heat) override;
+  bool is_of_singles(int heat) const override { return for_.nodes != nullptr && heat > 0; }
   /// Collective, when all have run the same laps, and none of them failed: gives the memory back.
   Status finish() { return is_left_ ? Status() : memory_.close(); }
 
  private:
-  /// Bursts of a lap.
+  /// Bursts of a lap; of single calls two of one each.
   struct Burst {
     uint64_t call_bytes;
     int num_calls;
-    bool is_in_place;
+    bool is_in_place, is_of_singles;
   };
   Status take_memory();
   Result<int64_t> burst_ns(const Burst& burst, bool is_real);
+  Status pause();
+  Status enqueue_timed(const Burst& burst, bool is_real, sys::Event end);
   Status enqueue_burst(const Burst& burst, bool is_real);
   Status wait_for(sys::Event event);
   bool is_in_place(int heat) const;
@@ -95,7 +107,7 @@ class RaceTrack : public Track {
   bool real_first_ = false;
   RaceMemory memory_;
   sys::OwnedStream stream_;
-  std::array<sys::OwnedEvent, 2> events_;
+  std::array<sys::OwnedEvent, 3> events_;
 };
 
 }  // namespace braid::nccl

@@ -12,6 +12,7 @@
 #include <map>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/log.h"
@@ -20,6 +21,7 @@
 #include "bindings/nccl/core/hold_race.h"
 #include "bindings/nccl/core/race_cache.h"
 #include "bindings/nccl/core/seat.h"
+#include "coll/device/collectives.h"
 #include "support/gpu_ranks.h"
 #include "support/timed_cuda.h"
 #include "sys/host/api.h"
@@ -251,6 +253,86 @@ TEST(RaceTrack, ACommunicatorThatIsBrokenOffIsLeftAlone) {
   const Said said = run_race(gpus, 2_s);
   for (const Status& status : said.statuses) EXPECT_FALSE(status.ok());
   while (!is_shut) std::this_thread::yield();
+}
+
+// ---- over nodes ----
+
+/// Of a call of braid's between nodes: how many have followed NCCL's last one, and how long the host has
+/// called nothing.
+struct Behind {
+  int number = 0;
+  int64_t pause_ns = 0;
+};
+/// Braid's time by NCCL's.
+using ByNccl = std::function<double(const Behind&)>;
+
+/// What a rank's calls are behind.
+class Traffic {
+ public:
+  void note_nccl() { number_ = 0, last_ns_ = now_ns(); }
+  Behind note_braid() {
+    const int64_t before_ns = std::exchange(last_ns_, now_ns());
+    return {number_++, last_ns_ - before_ns};
+  }
+
+ private:
+  int number_ = 0;
+  int64_t last_ns_ = now_ns();
+};
+
+braid_nccl_choice race_over_nodes(const ByNccl& by_nccl) {
+  constexpr double kTimesNvlink = 100;
+  FakeGpus gpus;
+  std::array<Traffic, kRanks> traffic;
+  Said said;
+  gpus.on_all([&](GpuRank& rank, Entrants entrants) {
+    const auto i = static_cast<size_t>(rank.rank());
+    gpus.nccls[i].by_braid = kTimesNvlink;
+    gpus.nccls[i].on_call = [&] { traffic[i].note_nccl(); };
+    const auto enqueue_ours = [&](const braid_nccl_call& call) {
+      const double nccl_ns = kTimesNvlink * static_cast<double>(call.count * 2) / 385;
+      gpus.cuda.spend({call.stream}, nccl_ns * by_nccl(traffic[i].note_braid()));
+      return Status();
+    };
+    const auto meet = [&](sys::Stream stream) {
+      return coll::device::barrier(rank.device, stream);
+    };
+    const OverNodes nodes{enqueue_ours, meet, "2 x 1"};
+    entrants.nodes = &nodes;
+    RaceTrack track(entrants, Deadline::after_ns(60_s), 60_s);
+    ASSERT_TRUE(track.prepare().ok());
+    const auto outcome = race(track, 60_s, {}, entrants.least_gain());
+    said.add(outcome.status(), outcome.ok() ? outcome->choice : braid_nccl_choice{});
+  });
+  for (const Status& status : said.statuses) EXPECT_TRUE(status.ok()) << status.to_string();
+  EXPECT_EQ(said.choices.at(0).measured, kAllSmall);
+  EXPECT_EQ(said.choices.at(0).won, said.choices.at(1).won);
+  return said.choices[0];
+}
+
+// Eight H200 as two nodes: an all_gather of 8 MiB won in bursts, and in use, in turn with NCCL's calls, took twice
+// as long as NCCL's, which may be the pauses or the other's traffic, at the first call behind it or at the second
+// (docs/nodes.md).
+TEST(RaceOverNodes, WhatIsSlowBehindNcclsTrafficIsNccls) {
+  for (const int slow : {0, 1}) {
+    const auto by_nccl = [&](const Behind& behind) { return behind.number == slow ? 2.3 : 0.4; };
+    EXPECT_EQ(race_over_nodes(by_nccl).won, 0U) << "call " << slow;
+  }
+}
+
+TEST(RaceOverNodes, WhatIsSlowBehindAPauseIsNccls) {
+  const auto by_nccl = [](const Behind& behind) { return behind.pause_ns > 1'500'000 ? 2.3 : 0.4; };
+  EXPECT_EQ(race_over_nodes(by_nccl).won, 0U);
+}
+
+TEST(RaceOverNodes, WhatIsSlowInBurstsIsNccls) {
+  const auto by_nccl = [](const Behind& behind) { return behind.number < 2 ? 0.4 : 1.2; };
+  EXPECT_EQ(race_over_nodes(by_nccl).won, 0U);
+}
+
+TEST(RaceOverNodes, WhatIsFasterInBothIsBraids) {
+  const auto by_nccl = [](const Behind& behind) { return behind.number == 0 ? 0.5 : 0.4; };
+  EXPECT_EQ(race_over_nodes(by_nccl).won, kAllSmall);
 }
 
 // ---- in windows ----

@@ -44,6 +44,33 @@ TEST(Verdict, WhatIsTooCloseIsNccls) {
   EXPECT_EQ(judge(laps), Verdict::kNccl) << "a median of 1.4, and nearly half of the laps lost";
 }
 
+Verdict of_singles(const std::vector<LapTimes>& laps) { return judge_singles(laps, 1.05); }
+
+TEST(SinglesVerdict, ACleanRace) {
+  EXPECT_EQ(of_singles({}), Verdict::kOpen);
+  EXPECT_EQ(of_singles(laps_of(6, 5, 10)), Verdict::kOpen);
+  EXPECT_EQ(of_singles(laps_of(7, 5, 10)), Verdict::kNccl);
+  EXPECT_EQ(of_singles(laps_of(kSingleLaps - 1, 15, 10)), Verdict::kOpen) << "no sooner";
+  EXPECT_EQ(of_singles(laps_of(kSingleLaps, 15, 10)), Verdict::kBraid);
+  EXPECT_EQ(of_singles(laps_of(kSingleLaps, 105.1, 100)), Verdict::kBraid);
+  EXPECT_EQ(of_singles(laps_of(kSingleLaps, 104.9, 100)), Verdict::kNccl);
+}
+
+TEST(SinglesVerdict, TwoKindsAreJudgedByWhatTheyCost) {
+  std::vector<LapTimes> laps = laps_of(kSingleLaps, 2200, 800);
+  for (size_t i = 0; i < 3; ++i) laps[8 * i].braid_us = 5000;
+  EXPECT_EQ(of_singles(laps), Verdict::kBraid) << "one of eight: 1.67 times as fast in the mean";
+  laps[1].braid_us = laps[9].braid_us = laps[17].braid_us = 5000;
+  EXPECT_EQ(of_singles(laps), Verdict::kNccl) << "a quarter: 1.19, which may be luck";
+  EXPECT_GT(median_ratio(laps), 2.7);
+}
+
+TEST(SinglesVerdict, OneLapOfNcclsThatWasHeldUpIsNoWin) {
+  std::vector<LapTimes> laps = laps_of(kSingleLaps, 100, 100);
+  laps[3].nccl_us = 1e6;
+  EXPECT_EQ(of_singles(laps), Verdict::kNccl);
+}
+
 TEST(Verdict, MedianRatio) {
   EXPECT_EQ(median_ratio({}), 0);
   EXPECT_DOUBLE_EQ(median_ratio(std::vector<LapTimes>{{10, 10}, {30, 10}}), 2);
