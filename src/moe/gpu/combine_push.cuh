@@ -13,7 +13,7 @@ __device__ __forceinline__ bool is_known(const CombineArgs& args) { return args.
 /// owner from another one on than its neighbours and than the same block of other ranks. So no owner has
 /// all senders at a time, and every block has as much for the links as for this GPU's own memory, which
 /// takes it sooner.
-struct Returning {
+struct RoundRows {
   int32_t first[kMostRanks];       // of each owner's, in x
   int32_t next[kMostRanks];        // that of the round behind
   int32_t rows[kMostRanks];        // of each owner
@@ -53,7 +53,7 @@ __device__ inline int32_t first_row(const int32_t* source_token, int32_t begin, 
 
 /// All threads, round after round: a warp for each owner.
 __device__ inline void find_rows(const CombineArgs& args, const Roles& roles, int round, int rounds,
-                                 Returning* returning) {
+                                 RoundRows* rows_of_round) {
   static_assert(kMostRanks <= kWarps);
   const int n = args.team.layout.num_ranks, owner = warp_of_thread();
   const int32_t* const rows_of = args.incoming + kIncomingHeadWords;
@@ -64,99 +64,100 @@ __device__ inline void find_rows(const CombineArgs& args, const Roles& roles, in
       begin = end;
       end += rows_of[r];
     }
-    if (round > 0) begin = returning->next[owner];
+    if (round > 0) begin = rows_of_round->next[owner];
     if (rounds > 1) end = first_row(args.source_token, begin, end, args.rounds.first(round + 1));
     __syncwarp();
     if (lane_of_thread() == 0) {
       const int32_t rows = min(end - begin, args.rounds.tokens);  // what has room, always
-      returning->first[owner] = begin;
-      returning->next[owner] = end;
-      returning->rows[owner] = rows;
+      rows_of_round->first[owner] = begin;
+      rows_of_round->next[owner] = end;
+      rows_of_round->rows[owner] = rows;
       const int senders = static_cast<int>(roles.senders);
-      returning->begins[turn_of(args.team, owner) + 1] =
+      rows_of_round->begins[turn_of(args.team, owner) + 1] =
           (rows + senders - 1 - place_of(args.team, roles, owner)) / senders;
     }
   }
   __syncthreads();
   if (threadIdx.x == 0) {
-    returning->begins[0] = 0;
-    for (int turn = 0; turn < n; ++turn) returning->begins[turn + 1] += returning->begins[turn];
+    rows_of_round->begins[0] = 0;
+    for (int turn = 0; turn < n; ++turn)
+      rows_of_round->begins[turn + 1] += rows_of_round->begins[turn];
   }
   __syncthreads();
 }
 
 /// A block's rows of a round on their way to their owners.
-struct Pushing {
+struct RoundPush {
   const CombineArgs& args;
   const Roles& roles;
   const Phase& phase;
-  const Returning& returning;
+  const RoundRows& rows_of_round;
 
   struct Of {
     int64_t row;
     std::byte* copy;
   };
   __device__ __forceinline__ int count() const {
-    return returning.begins[args.team.layout.num_ranks];
+    return rows_of_round.begins[args.team.layout.num_ranks];
   }
   __device__ __forceinline__ Of operator[](int i) const {
     int turn = 0;
-    while (i >= returning.begins[turn + 1]) ++turn;
+    while (i >= rows_of_round.begins[turn + 1]) ++turn;
     const int owner = owner_of(args.team, turn);
     const int number = place_of(args.team, roles, owner) +
-                       (i - returning.begins[turn]) * static_cast<int>(roles.senders);
-    return {returning.first[owner] + number,
+                       (i - rows_of_round.begins[turn]) * static_cast<int>(roles.senders);
+    return {rows_of_round.first[owner] + number,
             phase.region_at(owner) + static_cast<uint64_t>(number) * args.rounds.copy_bytes};
   }
 };
 
 /// All threads, one for each weight.
-__device__ inline void push_weights(const Pushing& pushing) {
-  const CombineArgs& args = pushing.args;
-  const int k = args.num_topk, all = pushing.count() * k;
+__device__ inline void push_weights(const RoundPush& push) {
+  const CombineArgs& args = push.args;
+  const int k = args.num_topk, all = push.count() * k;
   for (int each = static_cast<int>(threadIdx.x); each < all; each += kThreads) {
-    const Pushing::Of of = pushing[each / k];
+    const RoundPush::Of of = push[each / k];
     reinterpret_cast<float*>(of.copy)[each % k] = args.weights[of.row * k + each % k];
   }
 }
 
 /// By warps, through registers.
-__device__ inline void push_rows(const Pushing& pushing) {
-  const CombineArgs& args = pushing.args;
-  for (int i = warp_of_thread(); i < pushing.count(); i += kWarps) {
-    const Pushing::Of of = pushing[i];
+__device__ inline void push_rows(const RoundPush& push) {
+  const CombineArgs& args = push.args;
+  for (int i = warp_of_thread(); i < push.count(); i += kWarps) {
+    const RoundPush::Of of = push[i];
     copy_row(args.x + static_cast<uint64_t>(of.row) * args.row_bytes, args.row_bytes,
              [&](const auto& put) { put(of.copy + args.rounds.row); });
   }
 }
 
 /// By warps, through shared memory.
-__device__ inline void push_rows_in_bulk(const Pushing& pushing, BulkRows* rows) {
-  const CombineArgs& args = pushing.args;
+__device__ inline void push_rows_in_bulk(const RoundPush& push, BulkRows* rows) {
+  const CombineArgs& args = push.args;
   const BulkCut cut = rows->cut(args.row_bytes);
   const auto begin = [&](int unit) { return cut.begin(unit % cut.pieces); };
   const auto size = [&](int unit) { return cut.end(unit % cut.pieces) - begin(unit); };
   rows->move(
-      pushing.count() * cut.pieces, size,
+      push.count() * cut.pieces, size,
       [&](int unit, const auto& load_part) {
-        const Pushing::Of of = pushing[unit / cut.pieces];
+        const RoundPush::Of of = push[unit / cut.pieces];
         load_part(args.x + static_cast<uint64_t>(of.row) * args.row_bytes + begin(unit), 0U,
                   size(unit));
       },
       [&](int unit, const auto& store_part) {
         if (lane_of_thread() != 0) return;
-        const Pushing::Of of = pushing[unit / cut.pieces];
+        const RoundPush::Of of = push[unit / cut.pieces];
         store_part(of.copy + args.rounds.row + begin(unit), 0U, size(unit));
       });
 }
 
-__device__ inline void push_round(const Pushing& pushing, BulkRows* rows) {
+__device__ inline void push_round(const RoundPush& push, BulkRows* rows) {
   rows->behind_flags();
   if (rows->are_used())
-    push_rows_in_bulk(pushing, rows);
+    push_rows_in_bulk(push, rows);
   else
-    push_rows(pushing);
-  if (pushing.args.weights != nullptr) push_weights(pushing);
+    push_rows(push);
+  if (push.args.weights != nullptr) push_weights(push);
   rows->await_stored();
 }
 

@@ -8,7 +8,7 @@
 namespace braid::moe::gpu {
 
 /// Tokens of a batch on their way into their slots.
-struct Pushing {
+struct BatchPush {
   const DispatchArgs& args;
   const Phase& phase;
   const Batch& batch;
@@ -23,20 +23,20 @@ struct Pushing {
 };
 
 /// All threads, one for each choice of each token: what lies before the rows.
-__device__ inline void push_heads(const Pushing& pushing) {
-  const DispatchArgs& args = pushing.args;
+__device__ inline void push_heads(const BatchPush& push) {
+  const DispatchArgs& args = push.args;
   const RankOf rank_of(max(args.num_experts, 1), args.team.layout.num_ranks);
   const int width = args.ids != nullptr ? args.num_topk : 1;
   const int local = args.num_experts / args.team.layout.num_ranks;
-  for (int each = static_cast<int>(threadIdx.x); each < pushing.count * width; each += kThreads) {
-    const int i = each / width, choice = each % width, token = pushing.at + i;
+  for (int each = static_cast<int>(threadIdx.x); each < push.count * width; each += kThreads) {
+    const int i = each / width, choice = each % width, token = push.at + i;
     const int64_t at = static_cast<int64_t>(token) * width + choice;
     const int64_t id = args.ids != nullptr ? args.ids[at] : -1;
     const float weight = args.ids != nullptr && args.weights != nullptr ? args.weights[at] : 0.0F;
     const bool is_id = id >= 0 && id < args.num_experts;
     const int meant = is_id ? static_cast<int>(rank_of(static_cast<uint32_t>(id))) : -1;
-    each_rank(pushing.batch.mask[i], [&](int rank) {
-      std::byte* const copy = pushing.copy(i, rank);
+    each_rank(push.batch.mask[i], [&](int rank) {
+      std::byte* const copy = push.copy(i, rank);
       if (choice == 0) *reinterpret_cast<uint32_t*>(copy) = static_cast<uint32_t>(token);
       if (args.ids == nullptr) return;
       reinterpret_cast<int32_t*>(copy + args.rounds.ids)[choice] =
@@ -49,51 +49,49 @@ __device__ inline void push_heads(const Pushing& pushing) {
 }
 
 /// By warps: the side rows, where they do not go along with the rows.
-__device__ inline void push_sides(const Pushing& pushing) {
-  const DispatchArgs& args = pushing.args;
-  for (int i = warp_of_thread(); i < pushing.count; i += kWarps)
-    each_rank(pushing.batch.mask[i], [&](int rank) {
-      copy_words(pushing.copy(i, rank) + args.rounds.side, pushing.side(i), args.side_bytes);
+__device__ inline void push_sides(const BatchPush& push) {
+  const DispatchArgs& args = push.args;
+  for (int i = warp_of_thread(); i < push.count; i += kWarps)
+    each_rank(push.batch.mask[i], [&](int rank) {
+      copy_words(push.copy(i, rank) + args.rounds.side, push.side(i), args.side_bytes);
     });
 }
 
 /// By warps, through registers.
-__device__ inline void push_rows(const Pushing& pushing) {
-  const DispatchArgs& args = pushing.args;
+__device__ inline void push_rows(const BatchPush& push) {
+  const DispatchArgs& args = push.args;
   const auto vectors = static_cast<uint32_t>(args.row_bytes / kVectorBytes);
   constexpr uint32_t kPiece = 32 * kInFlight;
   const int pieces = static_cast<int>((vectors + kPiece - 1) / kPiece);
-  for (int unit = warp_of_thread(); unit < pushing.count * pieces; unit += kWarps) {
+  for (int unit = warp_of_thread(); unit < push.count * pieces; unit += kWarps) {
     const int i = unit / pieces;
     const auto begin = static_cast<uint32_t>(unit % pieces) * kPiece;
-    copy_vectors(args.x + static_cast<uint64_t>(pushing.at + i) * args.row_bytes, begin,
+    copy_vectors(args.x + static_cast<uint64_t>(push.at + i) * args.row_bytes, begin,
                  min(vectors, begin + kPiece), [&](const auto& put) {
-                   each_rank(pushing.batch.mask[i],
-                             [&](int rank) { put(pushing.copy(i, rank) + args.rounds.row); });
+                   each_rank(push.batch.mask[i],
+                             [&](int rank) { put(push.copy(i, rank) + args.rounds.row); });
                  });
   }
 }
 
 /// By warps, through shared memory: a lane for each rank. `cut` is of a row and what goes along.
-__device__ inline void push_rows_in_bulk(const Pushing& pushing, const BulkCut& cut,
+__device__ inline void push_rows_in_bulk(const BatchPush& push, const BulkCut& cut,
                                          BulkRows* rows) {
-  const DispatchArgs& args = pushing.args;
+  const DispatchArgs& args = push.args;
   const auto begin = [&](int unit) { return cut.begin(unit % cut.pieces); };
   const auto end = [&](int unit) { return cut.end(unit % cut.pieces); };
   rows->move(
-      pushing.count * cut.pieces, [&](int unit) { return end(unit) - begin(unit); },
+      push.count * cut.pieces, [&](int unit) { return end(unit) - begin(unit); },
       [&](int unit, const auto& load_part) {
         const int i = unit / cut.pieces;
-        const std::byte* const row =
-            args.x + static_cast<uint64_t>(pushing.at + i) * args.row_bytes;
-        each_part(row, pushing.side(i), static_cast<uint32_t>(args.row_bytes), begin(unit),
-                  end(unit), load_part);
+        const std::byte* const row = args.x + static_cast<uint64_t>(push.at + i) * args.row_bytes;
+        each_part(row, push.side(i), static_cast<uint32_t>(args.row_bytes), begin(unit), end(unit),
+                  load_part);
       },
       [&](int unit, const auto& store_part) {
         const int i = unit / cut.pieces, rank = lane_of_thread();
-        if ((pushing.batch.mask[i] >> rank & 1) == 0) return;
-        store_part(pushing.copy(i, rank) + args.rounds.row + begin(unit), 0,
-                   end(unit) - begin(unit));
+        if ((push.batch.mask[i] >> rank & 1) == 0) return;
+        store_part(push.copy(i, rank) + args.rounds.row + begin(unit), 0, end(unit) - begin(unit));
       });
 }
 
@@ -107,14 +105,14 @@ __device__ inline void push_round(const DispatchArgs& args, const Phase& phase, 
   const BulkCut cut = rows->cut(args.row_bytes + (goes_along ? args.side_bytes : 0));
   rows->behind_flags();
   for (int at = first + share.begin; at < first + share.end; at += kBatch) {
-    const Pushing pushing{args, phase, batch, at, min(kBatch, first + share.end - at)};
-    number_batch(mask_of, at, pushing.count, n, next, &batch);
-    push_heads(pushing);
-    if (args.side_bytes != 0 && !goes_along) push_sides(pushing);
+    const BatchPush push{args, phase, batch, at, min(kBatch, first + share.end - at)};
+    number_batch(mask_of, at, push.count, n, next, &batch);
+    push_heads(push);
+    if (args.side_bytes != 0 && !goes_along) push_sides(push);
     if (rows->are_used())
-      push_rows_in_bulk(pushing, cut, rows);
+      push_rows_in_bulk(push, cut, rows);
     else
-      push_rows(pushing);
+      push_rows(push);
   }
   rows->await_stored();
 }

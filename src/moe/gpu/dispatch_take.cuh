@@ -13,7 +13,7 @@ struct Places {
 };
 
 /// A round on its way out of its slots: those of all sources, one behind the other.
-struct Taking {
+struct RoundSlots {
   const DispatchArgs& args;
   const Phase& phase;
   const Places& places;
@@ -35,14 +35,14 @@ struct Taking {
 };
 
 /// All threads, one for each choice of each row: what lies before the rows.
-__device__ inline void take_heads(const Taking& taking, const Share& share) {
-  const DispatchArgs& args = taking.args;
+__device__ inline void take_heads(const RoundSlots& slots, const Share& share) {
+  const DispatchArgs& args = slots.args;
   const int width = args.num_topk > 0 ? args.num_topk : 1;
   const int all = (share.end - share.begin) * width;
   for (int each = static_cast<int>(threadIdx.x); each < all; each += kThreads) {
     const int choice = each % width;
-    const Taking::Of of = taking[share.begin + each / width];
-    if (!taking.has_room(of)) continue;
+    const RoundSlots::Of of = slots[share.begin + each / width];
+    if (!slots.has_room(of)) continue;
     if (choice == 0 && args.source_token != nullptr)
       args.source_token[of.row] =
           static_cast<int32_t>(seen(reinterpret_cast<const uint32_t*>(of.copy)));
@@ -57,11 +57,11 @@ __device__ inline void take_heads(const Taking& taking, const Share& share) {
 }
 
 /// By warps, through registers; the side rows alone where `are_sides_only`.
-__device__ inline void take_rows(const Taking& taking, const Share& share, bool are_sides_only) {
-  const DispatchArgs& args = taking.args;
+__device__ inline void take_rows(const RoundSlots& slots, const Share& share, bool are_sides_only) {
+  const DispatchArgs& args = slots.args;
   for (int i = share.begin + warp_of_thread(); i < share.end; i += kWarps) {
-    const Taking::Of of = taking[i];
-    if (!taking.has_room(of)) continue;
+    const RoundSlots::Of of = slots[i];
+    if (!slots.has_room(of)) continue;
     const auto row = static_cast<uint64_t>(of.row);
     if (!are_sides_only)
       copy_row(of.copy + args.rounds.row, args.row_bytes,
@@ -73,10 +73,10 @@ __device__ inline void take_rows(const Taking& taking, const Share& share, bool 
 }
 
 /// By warps, through shared memory: a piece and its parts.
-__device__ inline void take_rows_in_bulk(const Taking& taking, const Share& share,
+__device__ inline void take_rows_in_bulk(const RoundSlots& slots, const Share& share,
                                          const BulkCut& cut, BulkRows* rows) {
-  const DispatchArgs& args = taking.args;
-  const auto row_of = [&](int unit) { return taking[share.begin + unit / cut.pieces]; };
+  const DispatchArgs& args = slots.args;
+  const auto row_of = [&](int unit) { return slots[share.begin + unit / cut.pieces]; };
   const auto begin = [&](int unit) { return cut.begin(unit % cut.pieces); };
   const auto end = [&](int unit) { return cut.end(unit % cut.pieces); };
   rows->behind_flags();
@@ -86,8 +86,8 @@ __device__ inline void take_rows_in_bulk(const Taking& taking, const Share& shar
         load_part(row_of(unit).copy + args.rounds.row + begin(unit), 0, end(unit) - begin(unit));
       },
       [&](int unit, const auto& store_part) {
-        const Taking::Of of = row_of(unit);
-        if (lane_of_thread() != 0 || !taking.has_room(of)) return;
+        const RoundSlots::Of of = row_of(unit);
+        if (lane_of_thread() != 0 || !slots.has_room(of)) return;
         const auto row = static_cast<uint64_t>(of.row);
         each_part(args.out + row * args.row_bytes, args.out_side + row * args.side_bytes,
                   static_cast<uint32_t>(args.row_bytes), begin(unit), end(unit), store_part);
@@ -106,13 +106,13 @@ __device__ inline void take_round(const DispatchArgs& args, const Roles& roles, 
   }
   __syncthreads();
   const Share share = roles.share_to_take(places->begins[n]);
-  const Taking taking{args, phase, *places};
+  const RoundSlots slots{args, phase, *places};
   const bool goes_along = rows->are_used() && is_of_vectors(args.out_side, args.side_bytes);
   if (rows->are_used())
-    take_rows_in_bulk(taking, share, rows->cut(args.row_bytes + (goes_along ? args.side_bytes : 0)),
+    take_rows_in_bulk(slots, share, rows->cut(args.row_bytes + (goes_along ? args.side_bytes : 0)),
                       rows);
-  if (!goes_along) take_rows(taking, share, rows->are_used());
-  take_heads(taking, share);
+  if (!goes_along) take_rows(slots, share, rows->are_used());
+  take_heads(slots, share);
   __syncthreads();
   if (static_cast<int>(threadIdx.x) < n)
     places->next[threadIdx.x] += static_cast<int32_t>(arrived.rows[threadIdx.x]);

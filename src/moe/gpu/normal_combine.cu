@@ -15,12 +15,12 @@ namespace {
 
 /// All threads: a round's rows to their owners, unless room does not come.
 __device__ void send_round(const CombineArgs& args, const Roles& roles, const Phase& phase,
-                           int round, int rounds, Returning* returning, BulkRows* rows) {
-  find_rows(args, roles, round, rounds, returning);
-  if (phase.await_room()) push_round({args, roles, phase, *returning}, rows);
+                           int round, int rounds, RoundRows* rows_of_round, BulkRows* rows) {
+  find_rows(args, roles, round, rounds, rows_of_round);
+  if (phase.await_room()) push_round({args, roles, phase, *rows_of_round}, rows);
   const auto owner = static_cast<int>(threadIdx.x);
   if (blockIdx.x != 0 || owner >= args.team.layout.num_ranks) return;
-  phase.rows()[owner] = static_cast<uint32_t>(returning->rows[owner]);
+  phase.rows()[owner] = static_cast<uint32_t>(rows_of_round->rows[owner]);
   args.team.state->totals[owner] = static_cast<uint32_t>(args.incoming[kIncomingHeadWords + owner]);
 }
 
@@ -141,7 +141,7 @@ template <typename Type>
 __device__ void combine(const CombineArgs& args) {
   __shared__ StartFacts known;
   __shared__ Arrived arrived;
-  __shared__ Returning returning;
+  __shared__ RoundRows rows_of_round;
   const Team& team = args.team;
   StartReading(team, nullptr, args.of).keep(&known);
   BulkRows rows(args.stage_bytes);
@@ -167,7 +167,7 @@ __device__ void combine(const CombineArgs& args) {
     if (sends && step == 1 && !takes) await_agreed(team, call);
     if (sends) {
       const Phase following = phase_of_round(step);
-      send_round(args, roles, following, step, rounds, &returning, &rows);
+      send_round(args, roles, following, step, rounds, &rows_of_round, &rows);
       if (sent.arrive(step)) {
         following.say_kept(shape, team.state->totals, args.num_tokens);
         following.tell();
