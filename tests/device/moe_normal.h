@@ -45,7 +45,7 @@ class NormalRun {
       stage_bytes_ = std::array{0U, ranks.stage_bytes(), 3 * moe::gpu::kBulkUnit}[num_blocks_ % 3];
     for (int r = 0; r < ranks.size(); ++r) {
       ranks.use(r);
-      for (cudaKernel_t kernel : {begin_, finish_, combine_})
+      for (cudaKernel_t kernel : {begin_, finish_})
         allow_shared_bytes(kernel, moe::gpu::kStagesOfBlock * ranks.stage_bytes());
       open(r);
     }

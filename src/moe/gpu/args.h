@@ -236,9 +236,8 @@ struct CombineArgs {
   int32_t num_tokens;
   const std::byte* biases[2];  // [T] rows, or null
   const Ticket* of;
-  std::byte* out;        // [T] rows
-  float* out_weights;    // [T, K], or null
-  uint32_t stage_bytes;  // of bulk_rows.cuh
+  std::byte* out;      // [T] rows
+  float* out_weights;  // [T, K], or null
 };
 
 }  // namespace braid::moe::gpu

@@ -102,13 +102,12 @@ Status Buffer::start(comm::Device& device, const Result<sys::Kernel>& kernel, co
                      launch.stream, args);
 }
 
-template <typename Args>
-Status Buffer::start_in_bulk(comm::Device& device, Entry entry, Dtype dtype, Args args,
+Status Buffer::start_in_bulk(comm::Device& device, Entry entry, DispatchArgs args,
                              const Launch& launch) {
   args.stage_bytes = bulk_stage_bytes(device.gpus().most_shared_bytes);
   const uint32_t shared_bytes = kStagesOfBlock * args.stage_bytes;
-  BRAID_ASSIGN_OR_RETURN(const sys::Kernel kernel, find_entry(device.kernels(), entry, dtype,
-                                                              ScaleForm::kNone, shared_bytes));
+  BRAID_ASSIGN_OR_RETURN(const sys::Kernel kernel,
+                         find_entry(device.kernels(), entry, {}, ScaleForm::kNone, shared_bytes));
   const uint32_t num_blocks = blocks(device, launch, kMuch);
   return sys::launch(device.cuda(), kernel, {num_blocks, kThreads, shared_bytes}, launch.stream,
                      args);
@@ -352,12 +351,13 @@ Status Buffer::run(comm::Device& device, const LowLatencyCombine& call, std::byt
 
 namespace {
 // Of one rank's rows in a round. A call of many tokens has several rounds also where all of them would fit
-// into one: one is taken while the next one is sent. Measured among four H200, 4096 tokens of 14 KB
-// (docs/decisions/0044).
-constexpr uint64_t kRoundBytes = 8 << 20;
+// into one: one is taken while the next one is sent. Measured among four H200, 4096 tokens of 14 KB, in us:
+// with 24 multiprocessors a dispatch in rounds of 256, 512, 1024, 4096 tokens 771, 704, 702, 784, a combine
+// 635, 709, 751, 948.
+constexpr uint64_t kDispatchRoundBytes = 8 << 20, kCombineRoundBytes = 4 << 20;
 
-Rounds in_short_rounds(Rounds rounds) {
-  rounds.tokens = std::min(rounds.tokens, std::max(1, tokens_in(kRoundBytes, rounds.copy_bytes)));
+Rounds in_short_rounds(Rounds rounds, uint64_t round_bytes) {
+  rounds.tokens = std::min(rounds.tokens, std::max(1, tokens_in(round_bytes, rounds.copy_bytes)));
   return rounds;
 }
 }  // namespace
@@ -367,7 +367,8 @@ DispatchArgs Buffer::arguments(const Dispatch& call, const Ticket* of, Ticket* t
   DispatchArgs args{};
   args.team = memory_->team();
   args.shape = shape_of(call);
-  args.rounds = in_short_rounds(rounds_of(call, layout().region_bytes(), size()));
+  args.rounds =
+      in_short_rounds(rounds_of(call, layout().region_bytes(), size()), kDispatchRoundBytes);
   args.x = call.x;
   args.row_bytes = call.row_bytes;
   args.side = call.side;
@@ -406,7 +407,7 @@ Status Buffer::start_begin(comm::Device& device, const Dispatch& call, const Tic
     std::atomic_ref(memory_->host_incoming()[0]).store(0, std::memory_order_relaxed);
     args.host_incoming = memory_->device_incoming();
   }
-  BRAID_RETURN_IF_ERROR(start_in_bulk(device, Entry::kBegin, {}, args, launch));
+  BRAID_RETURN_IF_ERROR(start_in_bulk(device, Entry::kBegin, args, launch));
   is_begun_ = true;
   return {};
 }
@@ -421,7 +422,7 @@ Status Buffer::start_finish(comm::Device& device, const Dispatch& call, const Di
   args.out_weights = rows.weights;
   args.source_token = rows.source_token;
   args.room_rows = rows.num_rows;
-  return start_in_bulk(device, Entry::kFinish, {}, args, launch);
+  return start_in_bulk(device, Entry::kFinish, args, launch);
 }
 
 Status Buffer::begin(comm::Device& device, const Dispatch& call, const Ticket* of, Ticket* ticket,
@@ -516,7 +517,7 @@ Status Buffer::combine(comm::Device& device, const Combine& call, const int32_t*
   CombineArgs args{};
   args.team = memory_->team();
   args.shape = shape_of(call);
-  args.rounds = in_short_rounds(rounds_of(call, layout().region_bytes()));
+  args.rounds = in_short_rounds(rounds_of(call, layout().region_bytes()), kCombineRoundBytes);
   if (args.rounds.tokens == 0)
     return in_rank(name, no_room_for_copies(args.rounds.copy_bytes, layout().region_bytes()));
   BRAID_RETURN_IF_ERROR(in_rank(name, check_nothing_is_open()));
@@ -534,7 +535,8 @@ Status Buffer::combine(comm::Device& device, const Combine& call, const int32_t*
   args.out = call.out;
   args.out_weights = call.out_weights;
   return in_rank(name, enqueue(device, launch, [&] {
-                   return start_in_bulk(device, Entry::kCombine, call.dtype, args, launch);
+                   return start(device, find_entry(device.kernels(), Entry::kCombine, call.dtype),
+                                args, launch);
                  }));
 }
 

@@ -120,10 +120,8 @@ class Buffer {
   template <typename Args>
   Status start(comm::Device& device, const Result<sys::Kernel>& kernel, const Args& args,
                const Launch& launch, uint64_t bytes = kMuch);
-  /// Of an entry that moves rows in bulk, where the GPU can: `args.stage_bytes` is set here.
-  template <typename Args>
-  Status start_in_bulk(comm::Device& device, Entry entry, Dtype dtype, Args args,
-                       const Launch& launch);
+  /// Of kBegin and kFinish, which move rows in bulk where the GPU can: `args.stage_bytes` is set here.
+  Status start_in_bulk(comm::Device& device, Entry entry, DispatchArgs args, const Launch& launch);
   Status start_send(comm::Device& device, const LowLatencyDispatch& call, Ticket* ticket,
                     const Launch& launch);
   Status start_fan_out(comm::Device& device, const LowLatencyDispatch& call,

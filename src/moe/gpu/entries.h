@@ -23,7 +23,7 @@ enum class Entry {
 
 /// Whether rows go in bulk where the GPU can (bulk_rows.cuh).
 constexpr bool moves_in_bulk(Entry entry) {
-  return entry == Entry::kBegin || entry == Entry::kFinish || entry == Entry::kCombine;
+  return entry == Entry::kBegin || entry == Entry::kFinish;
 }
 
 /// `dtype` matters to sums, kRankReturn, kCombine and, with a cast, kSend: bfloat16, float16 or float32.
@@ -33,7 +33,7 @@ Result<sys::Kernel> find_entry(comm::KernelCache& kernels, Entry entry, Dtype dt
                                ScaleForm form = ScaleForm::kNone, uint32_t shared_bytes = 0);
 
 /// Loads all: a load does not end while a kernel runs that waits for a peer, and cannot be captured.
-/// `bulk_bytes`: shared memory of normal dispatch and combine.
+/// `bulk_bytes`: shared memory of those that move rows in bulk.
 Status preload(comm::KernelCache& kernels, uint32_t bulk_bytes);
 
 }  // namespace braid::moe::gpu

@@ -4,7 +4,6 @@
 // In several rounds half of the blocks send and half add up. The second round leaves when all ranks have
 // said in the first one that they mean this call: whoever adds up sees that, and says so in State::agreed,
 // since a line of flags may be written anew as soon as its round was taken.
-#include "moe/gpu/combine_push.cuh"
 #include "moe/gpu/copies.cuh"
 #include "moe/gpu/kernel.cuh"
 #include "moe/gpu/row_sum.cuh"
@@ -13,14 +12,86 @@
 namespace braid::moe::gpu {
 namespace {
 
+/// False behind a dispatch that ended in vain: its results hold anything.
+__device__ __forceinline__ bool is_known(const CombineArgs& args) { return args.incoming[0] == 1; }
+
+/// Rows of a round, owner by owner.
+struct Returning {
+  int32_t first[kMostRanks];       // of each owner's, in x
+  int32_t next[kMostRanks];        // that of the round behind
+  int32_t begins[kMostRanks + 1];  // of them among all owners'
+};
+
+/// By a warp: the first of rows [begin, end), whose tokens grow, with a token of `token` or more.
+__device__ int32_t first_row(const int32_t* source_token, int32_t begin, int32_t end,
+                             int32_t token) {
+  while (begin < end) {
+    const int32_t step = (end - begin + 31) / 32, at = begin + lane_of_thread() * step;
+    const bool is_before = at < end && source_token[at] < token;
+    const int32_t before = __popc(__ballot_sync(~0U, is_before));
+    if (before == 0) break;
+    end = min(end, begin + before * step);
+    begin += (before - 1) * step + 1;
+  }
+  return begin;
+}
+
+/// All threads, round after round: a warp for each owner.
+__device__ void find_rows(const CombineArgs& args, int round, int rounds, Returning* returning) {
+  static_assert(kMostRanks <= kWarps);
+  const int n = args.team.layout.num_ranks, owner = warp_of_thread();
+  const int32_t* const rows_of = args.incoming + kIncomingHeadWords;
+  __syncthreads();
+  if (owner < n) {
+    int32_t begin = 0, end = 0;
+    for (int r = 0; r <= owner && is_known(args); ++r) {
+      begin = end;
+      end += rows_of[r];
+    }
+    if (round > 0) begin = returning->next[owner];
+    if (rounds > 1) end = first_row(args.source_token, begin, end, args.rounds.first(round + 1));
+    __syncwarp();
+    if (lane_of_thread() == 0) {
+      returning->first[owner] = begin;
+      returning->next[owner] = end;
+      returning->begins[owner + 1] = min(end - begin, args.rounds.tokens);  // what has room, always
+    }
+  }
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    returning->begins[0] = 0;
+    for (int r = 0; r < n; ++r) returning->begins[r + 1] += returning->begins[r];
+  }
+  __syncthreads();
+}
+
+__device__ void push_round(const CombineArgs& args, const Roles& roles, const Phase& phase,
+                           const Returning& returning) {
+  const int n = args.team.layout.num_ranks, k = args.num_topk, lane = lane_of_thread();
+  const Share share = roles.share_to_send(returning.begins[n]);
+  for (int i = share.begin + warp_of_thread(); i < share.end; i += kWarps) {
+    int owner = 0;
+    while (i >= returning.begins[owner + 1]) ++owner;
+    const int number = i - returning.begins[owner];
+    const int64_t row = returning.first[owner] + number;
+    std::byte* const copy =
+        phase.region_at(owner) + static_cast<uint64_t>(number) * args.rounds.copy_bytes;
+    copy_row(args.x + static_cast<uint64_t>(row) * args.row_bytes, args.row_bytes,
+             [&](const auto& put) { put(copy + args.rounds.row); });
+    if (args.weights != nullptr && lane < k)
+      reinterpret_cast<float*>(copy)[lane] = args.weights[row * k + lane];
+  }
+}
+
 /// All threads: a round's rows to their owners, unless room does not come.
 __device__ void send_round(const CombineArgs& args, const Roles& roles, const Phase& phase,
-                           int round, int rounds, RoundRows* rows_of_round, BulkRows* rows) {
-  find_rows(args, roles, round, rounds, rows_of_round);
-  if (phase.await_room()) push_round({args, roles, phase, *rows_of_round}, rows);
+                           int round, int rounds, Returning* returning) {
+  find_rows(args, round, rounds, returning);
+  if (phase.await_room()) push_round(args, roles, phase, *returning);
   const auto owner = static_cast<int>(threadIdx.x);
   if (blockIdx.x != 0 || owner >= args.team.layout.num_ranks) return;
-  phase.rows()[owner] = static_cast<uint32_t>(rows_of_round->rows[owner]);
+  phase.rows()[owner] =
+      static_cast<uint32_t>(returning->begins[owner + 1] - returning->begins[owner]);
   args.team.state->totals[owner] = static_cast<uint32_t>(args.incoming[kIncomingHeadWords + owner]);
 }
 
@@ -141,15 +212,14 @@ template <typename Type>
 __device__ void combine(const CombineArgs& args) {
   __shared__ StartFacts known;
   __shared__ Arrived arrived;
-  __shared__ RoundRows rows_of_round;
+  __shared__ Returning returning;
   const Team& team = args.team;
   StartReading(team, nullptr, args.of).keep(&known);
-  BulkRows rows(args.stage_bytes);
   __syncthreads();
   const uint64_t begun = known.phase + 1, call = known.call + 1;
   const CallShape shape = shape_behind(args.shape, args.of == nullptr ? nullptr : &known.of);
   const int rounds = is_known(args) ? args.rounds.count(args.incoming[2]) : 1;
-  const Roles roles = Roles::of(rounds);
+  const Roles roles = Roles::of(rounds, gridDim.x / 2);
   const Steps sent(team.state->sent, known.sent, roles.senders);
   const Steps taken(team.state->taken, known.taken, roles.takers);
   const auto most_rows = static_cast<uint32_t>(args.rounds.tokens);
@@ -167,7 +237,7 @@ __device__ void combine(const CombineArgs& args) {
     if (sends && step == 1 && !takes) await_agreed(team, call);
     if (sends) {
       const Phase following = phase_of_round(step);
-      send_round(args, roles, following, step, rounds, &rows_of_round, &rows);
+      send_round(args, roles, following, step, rounds, &returning);
       if (sent.arrive(step)) {
         following.say_kept(shape, team.state->totals, args.num_tokens);
         following.tell();

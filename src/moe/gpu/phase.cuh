@@ -45,16 +45,16 @@ struct Share {
 enum class Pace { kBrisk, kGentle };
 
 /// Which blocks of a kernel send and which take. In one of several rounds some send, as many as fill
-/// NVLink, and the rest take, so that NVLink is busy while what came is being read: blocks that did both
-/// in turn would all do the same at a time. In one round there is nothing to do meanwhile, and all do
-/// both.
+/// NVLink at most, and the rest take, so that NVLink is busy while what came is being read: blocks that
+/// did both in turn would all do the same at a time. In one round there is nothing to do meanwhile, and
+/// all do both.
 struct Roles {
   uint32_t senders, takers;  // blocks: the first ones, the last ones
   static constexpr uint32_t kMostSenders = 32;
-  __device__ __forceinline__ static Roles of(int rounds) {
+  /// `to_send`: blocks that should in one of several rounds, fewer than all.
+  __device__ __forceinline__ static Roles of(int rounds, uint32_t to_send) {
     if (rounds == 1 || gridDim.x == 1) return {gridDim.x, gridDim.x};
-    // Measured among four H200: 10 of 24 blocks push as much as links take, and 14 keep up with them.
-    const uint32_t senders = max(min(gridDim.x * 5 / 12, kMostSenders), 1U);
+    const uint32_t senders = min(to_send, kMostSenders);
     return {senders, gridDim.x - senders};
   }
   /// Of whom there are more than have something to do at a time.
