@@ -4,14 +4,25 @@
 #include <limits>
 #include <numeric>
 
+#include "base/units.h"
+
 namespace braid::moe {
 
 namespace {
 
 constexpr uint64_t kRowUnit = 16;  // bytes
+// Flags have 32 bits for a row's bytes and its side row's, and kernels count both together in as many.
+constexpr uint64_t kMostRowBytes = 1_GiB;
+static_assert(2 * kMostRowBytes <= std::numeric_limits<int32_t>::max() + uint64_t{1});
+
+Status check_most(uint64_t bytes, const char* argument) {
+  if (bytes <= kMostRowBytes) return {};
+  return invalid_argument("argument {}: expected rows of at most {} bytes, got {}", argument,
+                          kMostRowBytes, bytes);
+}
 
 Status check_row(uint64_t bytes, const char* argument) {
-  if (bytes != 0 && bytes % kRowUnit == 0) return {};
+  if (bytes != 0 && bytes % kRowUnit == 0) return check_most(bytes, argument);
   return invalid_argument("argument {}: expected rows of a multiple of {} bytes, got {}", argument,
                           kRowUnit, bytes);
 }
@@ -129,6 +140,7 @@ Status check(const LowLatencyCombine& call, int num_ranks) {
 
 Status check_shape(const Dispatch& call, int num_ranks) {
   BRAID_RETURN_IF_ERROR(check_row(call.row_bytes, "x"));
+  BRAID_RETURN_IF_ERROR(check_most(call.side_bytes, "x scales"));
   return call.has_ids ? check_experts(call.num_experts, num_ranks, call.num_topk) : Status();
 }
 

@@ -106,7 +106,7 @@ class Racing {
   const double least_gain_;
   Outcome outcome_;
   std::vector<LapTimes> laps_;  // of a heat
-  bool are_singles_ = false;    // it has
+  bool are_singles_ = false;    // they are of single calls
   int num_bad_ = 0;
   int64_t lap_ns_ = 0;  // what the next one will take, as far as is known
 };

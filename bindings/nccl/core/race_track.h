@@ -13,7 +13,9 @@
 //
 // NCCL's always first, so that each comes behind the other's. The slower of the two calls counts, for either
 // may be the one that is slow. The pause is behind the barrier, which braid's rail carries: it would wake
-// braid's connections for it, and not NCCL's.
+// braid's connections for it, and not NCCL's. So nothing brings ranks together at its end, and the first call's
+// time has in it by how much they wake apart, of NCCL's and of braid's alike: who is faster in calls as short as
+// that seems less so, and where ranks contradict each other by it (Agreement) the size is NCCL's.
 //
 // What is enqueued of NCCL has no deadline. The host never waits for it without looking at the
 // clock, at the group and at whether the program has broken the communicator off; when it stops
@@ -91,6 +93,7 @@ class RaceTrack : public Track {
   };
   Status take_memory();
   Result<int64_t> burst_ns(const Burst& burst, bool is_real);
+  /// Begins when all that is enqueued is through.
   Status pause();
   Status enqueue_timed(const Burst& burst, bool is_real, sys::Event end);
   Status enqueue_burst(const Burst& burst, bool is_real);

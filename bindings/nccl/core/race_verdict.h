@@ -19,7 +19,7 @@ struct LapTimes {
 };
 
 /// How much times of one lap may differ between ranks. A lap goes from a barrier of all ranks to
-/// one, so they are equal but for what the barriers take.
+/// one, so they are equal but for what the barriers take; of single calls, but for when a rank wakes, too.
 struct Agreement {
   double most_ratio = 1.5;
   double slack_us = 50;

@@ -339,6 +339,21 @@ TEST(RaceOverNodes, SingleCallsAreFew) {
     EXPECT_EQ(std::count(ended.asked.begin(), ended.asked.end(), std::pair{i, 1}), kSingleLaps);
 }
 
+// Half of braid's calls take twice as long: the laps' median would say 3 or 1.5.
+TEST(RaceOverNodes, OfSingleCallsTheMeansAreTold) {
+  Ground ground = Ground::of(3);
+  ground.has_singles = true;
+  ground.slow_share = 0.5;
+  ground.slow_by_braid = 2;
+  FakeTrack track(ground);
+  const auto outcome = race(track, kTime, {}, kLeastGainOverNodes);
+  ASSERT_EQ(outcome->sizes.size(), kNumRaced);
+  for (const RacedSize& size : outcome->sizes) {
+    EXPECT_NEAR(size.ratio, 2, 0.4);
+    EXPECT_DOUBLE_EQ(size.ratio, size.nccl_us / size.braid_us);
+  }
+}
+
 // NCCL connects at the first call of a size, which counts for nothing.
 TEST(Race, TheFirstLapOfASizeDoesNotCount) {
   class Connecting : public FakeTrack {
