@@ -20,6 +20,7 @@ from braid.torch import collectives as coll
 from braid.torch.answers import Answers
 from braid.torch.checks import (
     check_coalesced,
+    check_divides,
     check_each,
     check_list,
     check_one,
@@ -331,6 +332,8 @@ class BraidGroup(Answers):
 
         if not received and not sent:
             check_count("all_to_all", "output", output.numel(), tensor.numel())
+            check_divides("input", tensor, self.size())
+            check_divides("output", output, self.size())
             body: Body = partial(coll.all_to_all, out=output, tensor=tensor)
         else:
             to_each = split_elements("input", tensor, sent, self.size())
