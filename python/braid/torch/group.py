@@ -373,6 +373,7 @@ class BraidGroup(Answers):
     def send(self, tensors: Any, dst: int, tag: int = 0) -> Any:
         (tensor,) = _listed(tensors)
         self._check_rank("send", "destination", dst)
+        self._comms.check_process()
         with shown("send"):
             return self._noted(send(self._comms.post, tensor, dst, tag))
 
@@ -386,6 +387,7 @@ class BraidGroup(Answers):
 
     def _receive(self, tensors: Any, source: int | None, tag: int) -> Any:
         (tensor,) = _listed(tensors)
+        self._comms.check_process()
         with shown("recv"):
             return self._noted(receive(self._comms.post, tensor, source, tag))
 
