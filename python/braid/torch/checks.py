@@ -3,6 +3,7 @@ anything is sent.
 """
 
 from collections.abc import Sequence
+from typing import SupportsIndex
 
 import torch
 
@@ -18,6 +19,14 @@ def check_rank(function: str, argument: str, rank: int, size: int) -> None:
         raise InvalidArgument(
             f"{function}: argument {argument}: asked for a rank of the group, 0 to {size - 1},"
             f" found {rank}"
+        )
+
+
+def check_tag(function: str, tag: object) -> None:
+    """A message's tag must fit the wire's 64 bits."""
+    if not isinstance(tag, SupportsIndex) or not -(1 << 63) <= tag.__index__() < 1 << 63:
+        raise InvalidArgument(
+            f"{function}: argument tag: asked for a whole number of 64 bits, found {tag!r:.80}"
         )
 
 

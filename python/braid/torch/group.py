@@ -25,6 +25,7 @@ from braid.torch.checks import (
     check_list,
     check_one,
     check_rank,
+    check_tag,
     split_elements,
 )
 from braid.torch.comms import Body, Comms, check_options
@@ -373,6 +374,7 @@ class BraidGroup(Answers):
     def send(self, tensors: Any, dst: int, tag: int = 0) -> Any:
         (tensor,) = _listed(tensors)
         self._check_rank("send", "destination", dst)
+        check_tag("send", tag)
         self._comms.check_process()
         with shown("send"):
             return self._noted(send(self._comms.post, tensor, dst, tag))
@@ -387,6 +389,7 @@ class BraidGroup(Answers):
 
     def _receive(self, tensors: Any, source: int | None, tag: int) -> Any:
         (tensor,) = _listed(tensors)
+        check_tag("recv", tag)
         self._comms.check_process()
         with shown("recv"):
             return self._noted(receive(self._comms.post, tensor, source, tag))
