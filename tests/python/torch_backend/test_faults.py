@@ -231,7 +231,7 @@ def run(tmp_path, **what):
 
 
 def test_a_fork_is_refused_at_every_call(torch_ranks):
-    """It has no threads of the group's: what they were to do waited for ever. The parent goes on."""
+    """It has no threads of the group's, so what they do never ended. The parent goes on."""
 
     def said(call) -> str:
         try:
