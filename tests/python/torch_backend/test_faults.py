@@ -230,6 +230,30 @@ def run(tmp_path, **what):
     return [(*rank.communicate(timeout=60), rank.returncode) for rank in ranks]
 
 
+def test_what_begins_after_the_store_has_gone_is_a_lost_peer(torch_ranks):
+    """Not torch's own error, which has no class of braid's: first messages, and a barrier."""
+
+    def body():
+        dist.barrier()
+        if dist.get_rank() == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        with pytest.raises(braid.PeerLost):
+            for _ in range(1000):
+                dist.all_reduce(mine(10))
+                time.sleep(0.01)
+        for call in (
+            dist.new_group,  # the first word to a socket that is closed there may seem to arrive
+            lambda: dist.recv(torch.ones(1), 0),
+            lambda: dist.send(torch.ones(1), 0),
+            lambda: dist.group.WORLD.monitored_barrier(timedelta(seconds=5)),
+        ):
+            with pytest.raises(braid.PeerLost, match="the job's store has gone"):
+                call()
+        leave_the_others()
+
+    torch_ranks.collect(torch_ranks.start(2, body, timeout_s=60), killed={0: signal.SIGKILL})
+
+
 def test_a_fork_is_refused_at_every_call(torch_ranks):
     """It has no threads of the group's, so what they do never ended. The parent goes on."""
 
