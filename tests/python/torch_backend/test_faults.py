@@ -237,10 +237,8 @@ def test_what_begins_after_the_store_has_gone_is_a_lost_peer(torch_ranks):
         dist.barrier()
         if dist.get_rank() == 0:
             os.kill(os.getpid(), signal.SIGKILL)
-        with pytest.raises(braid.PeerLost):
-            for _ in range(1000):
-                dist.all_reduce(mine(10))
-                time.sleep(0.01)
+        with pytest.raises(braid.PeerLost):  # rank 0 enters no second one
+            dist.all_reduce(mine(10))
         for call in (
             dist.new_group,  # the first word to a socket that is closed there may seem to arrive
             lambda: dist.recv(torch.ones(1), 0),
