@@ -2,6 +2,8 @@
 // engine's shared pointers, so that one may be freed at any time.
 #include "braid/engine.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -24,6 +26,7 @@ using braid::c::guarded;
 
 struct braid_engine {
   std::unique_ptr<engine::Engine> engine;
+  pid_t process = getpid();  // its threads are there, and in no fork of it
 };
 struct braid_region {
   std::shared_ptr<engine::Region> region;
@@ -37,6 +40,7 @@ struct braid_peer {
 struct braid_ticket {
   engine::TicketPtr ticket;
   std::optional<uint32_t> expected;  // of an expectation: its immediate
+  pid_t process = getpid();
 };
 
 namespace {
@@ -48,7 +52,15 @@ Status check(const char* function, const char* name, const void* pointer) {
   return braid::invalid_argument("{}: {} is NULL", function, name);
 }
 
-/// Runs body(engine) when there is one and all of the named pointers are there.
+/// Nothing ends in a fork: the engine's threads are in its parent.
+Status check_process(const char* function, pid_t made_in) {
+  if (getpid() == made_in) return {};
+  return braid::invalid_argument(
+      "{}: the engine was made by process {} and cannot be used in its fork {}", function, made_in,
+      getpid());
+}
+
+/// Runs body(engine) when there is one, of this process, and all of the named pointers are there.
 template <typename Body>
 braid_code on_engine(braid_engine* self, const char* function,
                      std::initializer_list<std::pair<const char*, const void*>> needed,
@@ -57,6 +69,7 @@ braid_code on_engine(braid_engine* self, const char* function,
     BRAID_RETURN_IF_ERROR(check(function, "engine", self));
     for (const auto& [name, pointer] : needed)
       BRAID_RETURN_IF_ERROR(check(function, name, pointer));
+    BRAID_RETURN_IF_ERROR(check_process(function, self->process));
     return body(*self->engine);
   });
 }
@@ -280,6 +293,8 @@ braid_code braid_engine_create(const braid_engine_options* options, braid_engine
 
 braid_code braid_engine_close(braid_engine* self) {
   return guarded([&]() -> Status {
+    // In a fork there is no thread to wait for, and connections are the parent's to end.
+    if (self != nullptr && self->process != getpid()) (void)self->engine.release();
     delete self;
     return {};
   });
@@ -529,6 +544,7 @@ braid_code braid_engine_take_notification(braid_engine* self, int64_t timeout_ns
 braid_code braid_ticket_wait(const braid_ticket* self, int64_t timeout_ns) {
   return guarded([&]() -> Status {
     BRAID_RETURN_IF_ERROR(check("braid_ticket_wait", "ticket", self));
+    BRAID_RETURN_IF_ERROR(check_process("braid_ticket_wait", self->process));
     return self->ticket->wait(deadline_of(timeout_ns));
   });
 }

@@ -143,7 +143,8 @@ BRAID_API braid_code braid_barrier(braid_comm*);
  * ends of a message is found at once, and ends the comm on all ranks. */
 BRAID_API braid_code braid_send(braid_comm*, const void* data, size_t count, braid_dtype, int peer);
 BRAID_API braid_code braid_recv(braid_comm*, void* data, size_t count, braid_dtype, int peer);
-/* Both at once: send [send_count] to rank `to`, recv [recv_count] from rank `from`. */
+/* Both at once: send [send_count] to rank `to`, recv [recv_count] from rank `from`. They share no
+ * byte. */
 BRAID_API braid_code braid_send_recv(braid_comm*, const void* send, size_t send_count, int to,
                                      void* recv, size_t recv_count, int from, braid_dtype);
 

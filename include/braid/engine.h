@@ -18,7 +18,8 @@
  * Functions return a braid_code, and braid_last_error() has the message, as in braid.h. Any thread
  * may call anything, at once, but braid_engine_close(), which must be the last call on its engine.
  * Times are ns. Handles that a function gives are the caller's to free, before or after the engine
- * is closed; a handle belongs to the engine that made it.
+ * is closed; a handle belongs to the engine that made it. A fork has no engine: functions are
+ * BRAID_INVALID_ARGUMENT there, and closing and freeing touch nothing of its parent's.
  */
 #ifndef BRAID_ENGINE_H_
 #define BRAID_ENGINE_H_

@@ -310,6 +310,32 @@ static void lose_the_region(struct end* e, int is_parent) {
   meet(e);
 }
 
+/* It has none of the engine's threads: a transfer waited there for ever, and close for a thread. */
+static void look_in_a_fork(struct end* e) {
+  char text[4096];
+  size_t size = sizeof text;
+  braid_ticket *ticket = NULL, *never = NULL;
+  int status = 1;
+  CHECK_OK(braid_engine_expect(e->engine, 4711, 1, NULL, NULL, NULL, &never));
+  const pid_t child = fork();
+  CHECK(child >= 0);
+  if (child == 0) {
+    alarm(20);
+    CHECK_FAILS(braid_engine_write(e->engine, e->region, 0, e->remote, 0, 1, NULL, &ticket),
+                BRAID_INVALID_ARGUMENT, "cannot be used in its fork");
+    CHECK_FAILS(braid_engine_signal(e->engine, e->peer, 1, NULL, NULL), BRAID_INVALID_ARGUMENT,
+                "braid_engine_signal: the engine was made by process");
+    CHECK_FAILS(braid_engine_health(e->engine, text, &size), BRAID_INVALID_ARGUMENT, "in its fork");
+    CHECK_FAILS(braid_ticket_wait(never, -1), BRAID_INVALID_ARGUMENT, "in its fork");
+    CHECK_OK(braid_engine_close(e->engine));
+    braid_ticket_free(never);
+    _exit(0);
+  }
+  CHECK(waitpid(child, &status, 0) == child && status == 0);
+  CHECK_OK(braid_engine_forget(e->engine, 4711));
+  braid_ticket_free(never);
+}
+
 static void run(struct end* e, int is_parent) {
   static char lines[65536];
   size_t size = sizeof lines;
@@ -323,6 +349,7 @@ static void run(struct end* e, int is_parent) {
   CHECK(size == strlen(lines) + 1);
   make_mistakes(e);
   mix_up_regions(e);
+  look_in_a_fork(e);
   meet(e);
   lose_the_region(e, is_parent);
   CHECK_OK(braid_engine_close(e->engine));

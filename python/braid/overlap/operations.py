@@ -14,7 +14,7 @@ from braid.comm import Comm
 from braid.errors import InvalidArgument
 from braid.overlap import sequential
 from braid.overlap.fit import fit
-from braid.overlap.shapes import Op, Shape, shape_of, why_sequential
+from braid.overlap.shapes import NAMES, Op, Shape, shape_of, why_sequential
 from braid.overlap.tuner import FORMS, SEQUENTIAL, Way, candidates, choose
 
 _KERNELS, _READY = "overlap", "overlap's calls"  # of what a comm keeps for us
@@ -61,7 +61,10 @@ def gemm_ar(
 
 def way_of(op: str, x: Tensor, w: Tensor, comm: Comm, *, layout: str = "nk") -> str:
     """How such a call goes, in words; "not measured" before the first. Of this rank alone."""
-    shape = shape_of(Op[op.upper()], x, w, None, layout, comm.size)
+    asked = next((each for each, name in NAMES.items() if name == op), None)
+    if asked is None:
+        raise InvalidArgument(f"way_of: op {op!r}; {', '.join(NAMES.values())}")
+    shape = shape_of(asked, x, w, None, layout, comm.size)
     why = why_sequential(shape, x, w)
     if why:
         return f"sequential: {why}"

@@ -13,7 +13,7 @@ from braid.plan.basis import Basis, Quantity
 from braid.plan.formulas import nodes as formulas
 from braid.plan.formulas import rates
 from braid.plan.report import Report, Row
-from braid.plan.wrong import PlanError, above_zero, at_least
+from braid.plan.wrong import PlanError, a_count, above_zero, at_least
 
 NIC_PART = 0.97
 """Of a NIC's rate that data can have."""
@@ -53,6 +53,8 @@ def parse_nics(text: str) -> Nics:
         found = Nics(0, 0.0)
     if not at or found.count < 1 or found.gbps <= 0:
         raise PlanError(f"--nics: '{text}' is no set of NICs; write 8@400Gbit/s or 1@800Mbit/s")
+    a_count("--nics: how many", found.count)
+    above_zero("--nics: GB/s of one", found.gbps)
     return found
 
 
@@ -73,7 +75,8 @@ class Stages:
                 f"op '{self.op}' has no stages; {', '.join(formulas.STAGED_OPS)} have them"
             )
         at_least("--nodes", self.nodes, 2)
-        at_least("--ranks", self.per_node, 1)
+        a_count("--nodes", self.nodes)
+        a_count("--ranks", self.per_node)
         above_zero("--inside", self.inside_gbps)
 
     @property

@@ -3,6 +3,7 @@ anything is sent.
 """
 
 from collections.abc import Sequence
+from typing import SupportsIndex
 
 import torch
 
@@ -18,6 +19,14 @@ def check_rank(function: str, argument: str, rank: int, size: int) -> None:
         raise InvalidArgument(
             f"{function}: argument {argument}: asked for a rank of the group, 0 to {size - 1},"
             f" found {rank}"
+        )
+
+
+def check_tag(function: str, tag: object) -> None:
+    """A message's tag must fit the wire's 64 bits."""
+    if not isinstance(tag, SupportsIndex) or not -(1 << 63) <= tag.__index__() < 1 << 63:
+        raise InvalidArgument(
+            f"{function}: argument tag: asked for a whole number of 64 bits, found {tag!r:.80}"
         )
 
 
@@ -60,17 +69,28 @@ def check_coalesced(outputs: Sequence[Tensors], inputs: Tensors, size: int) -> N
             )
 
 
+def _rows(tensor: torch.Tensor) -> int:
+    return tensor.shape[0] if tensor.dim() else 1
+
+
+def check_divides(argument: str, tensor: torch.Tensor, size: int) -> None:
+    """The tensor of an all_to_all without split sizes: a rank's block is whole rows, as torch says,
+    and so never a part of an element.
+    """
+    if _rows(tensor) % size:
+        raise InvalidArgument(
+            f"all_to_all: argument {argument}: asked for a first axis that {size} ranks"
+            f" divide, found {_rows(tensor)}; give split sizes"
+        )
+
+
 def split_elements(argument: str, tensor: torch.Tensor, counts: list[int], size: int) -> list[int]:
     """Elements of each rank's block of all_to_all along the first axis. An empty list: equal
     blocks.
     """
-    rows = tensor.shape[0] if tensor.dim() else 1
+    rows = _rows(tensor)
     if not counts:
-        if rows % size:
-            raise InvalidArgument(
-                f"all_to_all: argument {argument}: asked for a first axis that {size} ranks"
-                f" divide, found {rows}; give split sizes"
-            )
+        check_divides(argument, tensor, size)
         counts = [rows // size] * size
     if len(counts) != size or sum(counts) != rows or min(counts) < 0:
         raise InvalidArgument(

@@ -96,6 +96,7 @@ class Comms:
         limit_s: float | None = None,
     ) -> HostWork | GpuWork:
         """Runs body(call) on the memory that `tensors` are in, after what was run there before."""
+        self.check_process()
         device = device_of(name, tensors)
         if device.type == "cpu":
             return self.run_on_host(name, outputs, body, is_async=is_async, limit_s=limit_s)
@@ -130,6 +131,7 @@ class Comms:
 
     def barrier(self, *, is_async: bool, limit_s: float | None) -> HostWork:
         """All ranks are here, and so is what this rank's GPU was given before."""
+        self.check_process()
         fence = self._gpu.fence()
 
         def body(call: Call) -> None:
@@ -141,6 +143,7 @@ class Comms:
 
     def monitored_barrier(self, timeout_s: float) -> None:
         """A barrier through the store, which works when nothing else does."""
+        self.check_process()
         self._monitored.pass_it(self._check, timeout_s)
 
     def _raise_gpu_failure(self) -> None:
@@ -183,6 +186,16 @@ class Comms:
         return None if is_default and os.environ.get("BRAID_TIMEOUT") else self.meeting.timeout_s
 
     # ---- health ----
+
+    def check_process(self) -> None:
+        """InvalidArgument in a fork: it has no threads of the group's, so nobody would end a call
+        there, and its peers are this process's.
+        """
+        if self._process_id != os.getpid():
+            raise InvalidArgument(
+                f"group {self.meeting.name} was made by process {self._process_id} and cannot be"
+                f" used in its fork {os.getpid()}"
+            )
 
     def _check(self) -> None:
         if self._ended is not None:

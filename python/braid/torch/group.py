@@ -20,10 +20,12 @@ from braid.torch import collectives as coll
 from braid.torch.answers import Answers
 from braid.torch.checks import (
     check_coalesced,
+    check_divides,
     check_each,
     check_list,
     check_one,
     check_rank,
+    check_tag,
     split_elements,
 )
 from braid.torch.comms import Body, Comms, check_options
@@ -331,6 +333,8 @@ class BraidGroup(Answers):
 
         if not received and not sent:
             check_count("all_to_all", "output", output.numel(), tensor.numel())
+            check_divides("input", tensor, self.size())
+            check_divides("output", output, self.size())
             body: Body = partial(coll.all_to_all, out=output, tensor=tensor)
         else:
             to_each = split_elements("input", tensor, sent, self.size())
@@ -370,6 +374,8 @@ class BraidGroup(Answers):
     def send(self, tensors: Any, dst: int, tag: int = 0) -> Any:
         (tensor,) = _listed(tensors)
         self._check_rank("send", "destination", dst)
+        check_tag("send", tag)
+        self._comms.check_process()
         with shown("send"):
             return self._noted(send(self._comms.post, tensor, dst, tag))
 
@@ -383,6 +389,8 @@ class BraidGroup(Answers):
 
     def _receive(self, tensors: Any, source: int | None, tag: int) -> Any:
         (tensor,) = _listed(tensors)
+        check_tag("recv", tag)
+        self._comms.check_process()
         with shown("recv"):
             return self._noted(receive(self._comms.post, tensor, source, tag))
 

@@ -95,7 +95,8 @@ class Meeting:
 
     def set(self, key: str, text: str) -> None:
         """Writes for the others to get()."""
-        self._store.set(key, text)
+        with self._from_store(f"room for {key}"):
+            self._store.set(key, text)
 
     def get(
         self,

@@ -8,7 +8,7 @@ import torch
 from braid.torch.gpu_calls import refuse_capture
 from braid.torch.post import Post
 from braid.torch.receive import RecvWork, Request
-from braid.torch.rows import as_bytes, device_of, put, row
+from braid.torch.rows import as_bytes, device_of, is_row, put, row
 from braid.torch.work import HostWork
 
 
@@ -48,7 +48,7 @@ def receive(post: Post, tensor: torch.Tensor, source: int | None, tag: int) -> H
     """
     device = device_of("recv", [tensor])
     plain = tensor.detach()
-    is_direct = device.type == "cpu" and plain.is_contiguous()
+    is_direct = device.type == "cpu" and is_row(plain)
     if is_direct:
         arrived = as_bytes(plain.view(-1))
     else:

@@ -108,7 +108,7 @@ class PlainCalls:
         if type(opts) is not AllToAllOptions or not self._are_alike(out, tensor):
             return None
         count = tensor.nbytes
-        if not count or out.nbytes != count or tensor.numel() % self._size:
+        if not count or out.nbytes != count or not self._have_blocks(out, tensor):
             return None
         call = self._move(_braid.all_to_all_on, out, tensor, count // self._size)
         return self._enqueue("all_to_all", [out, tensor], [out], call, opts)
@@ -132,6 +132,10 @@ class PlainCalls:
     def _are_alike(self, out: torch.Tensor, tensor: torch.Tensor) -> bool:
         dtype = self._dtype(out)
         return dtype is not None and dtype == self._dtype(tensor)
+
+    def _have_blocks(self, out: torch.Tensor, tensor: torch.Tensor) -> bool:
+        """Whether both are a row of blocks, one per rank; else the long way says what is wrong."""
+        return all(t.dim() > 0 and t.shape[0] % self._size == 0 for t in (out, tensor))
 
     def _move(
         self, function: Callable[..., None], out: torch.Tensor, tensor: torch.Tensor, count: int

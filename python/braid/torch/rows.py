@@ -72,7 +72,8 @@ def check_count(function: str, argument: str, found: int, wanted: int) -> None:
         )
 
 
-def _is_row(tensor: torch.Tensor) -> bool:
+def is_row(tensor: torch.Tensor) -> bool:
+    """Whether its memory is its elements, in order."""
     return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
 
 
@@ -83,7 +84,7 @@ def _empty_row(like: torch.Tensor) -> torch.Tensor:
 def row(tensor: torch.Tensor) -> torch.Tensor:
     """The elements of `tensor` to read from, [numel]."""
     plain = tensor.detach()
-    if _is_row(plain):
+    if is_row(plain):
         return plain.view(-1)
     copy = _empty_row(plain)
     copy.view(plain.shape).copy_(plain)
@@ -97,7 +98,7 @@ def written(tensor: torch.Tensor, *, is_read: bool = False) -> Iterator[torch.Te
     Nothing is written back when the body raises.
     """
     plain = tensor.detach()
-    if _is_row(plain):
+    if is_row(plain):
         yield plain.view(-1)
         return
     copy = row(plain) if is_read else _empty_row(plain)

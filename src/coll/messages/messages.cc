@@ -1,5 +1,6 @@
 #include "coll/messages/messages.h"
 
+#include "coll/arguments.h"
 #include "coll/messages/exchange.h"
 
 namespace braid::coll {
@@ -11,10 +12,32 @@ std::string to_words(const Message& message) {
                      is_send ? "to" : "from", message.peer);
 }
 
+namespace {
+
+Buffer memory_of(const Message& message) {
+  return {"data", message.data, message.count * dtype_bytes(message.dtype)};
+}
+
+/// Of right messages: what arrives would be written over what is still to be sent, or to be received.
+Status check_apart(std::span<const Message> messages) {
+  for (const Message& arrives : messages) {
+    if (arrives.way != Message::Way::kRecv) continue;
+    for (const Message& other : messages) {
+      if (&other == &arrives || check_disjoint(memory_of(arrives), memory_of(other)).ok()) continue;
+      return invalid_argument("{} and {} share memory; what is received must lie apart",
+                              to_words(other), to_words(arrives));
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
 Status exchange(comm::Comm& comm, std::span<const Message> messages) {
   Exchange all(comm);
   BRAID_RETURN_IF_ERROR(all.status());
   for (const Message& message : messages) BRAID_RETURN_IF_ERROR(check_message(comm, message));
+  BRAID_RETURN_IF_ERROR(check_apart(messages));
   for (const Message& message : messages) all.post(message);
   Status first;
   while (all.has_open()) {

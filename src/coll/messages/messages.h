@@ -37,7 +37,7 @@ Status recv(comm::Comm& comm, void* data, uint64_t count, Dtype dtype, int peer)
 
 /// Several at once, in both directions and with several peers: all move at the same time, so that
 /// two ranks may send to each other. Those to one peer go in the order of the list, and so do those
-/// from one. The first failure, when all are over.
+/// from one. What is received shares no byte with any other. The first failure, when all are over.
 Status exchange(comm::Comm& comm, std::span<const Message> messages);
 
 }  // namespace braid::coll

@@ -218,6 +218,34 @@ TEST(Messages, WhatOneRankCanSeeIsRefusedThere) {
   });
 }
 
+// It would be written over before it is sent: which bytes then travel depends on who is faster.
+TEST(Messages, WhatIsReceivedLiesApartFromWhatMovesBesideIt) {
+  run_comms(2, {{"BRAID_LINKS", "shm"}}, [](comm::Comm& comm) {
+    const int peer = 1 - comm.rank();
+    std::vector<int64_t> data = numbers(1000 * comm.rank(), 64);
+    const auto both = [&](Message::Way first, size_t at, size_t count) {
+      const Message two[] = {{first, peer, data.data(), 16, Dtype::kInt64},
+                             {kIn, peer, data.data() + at, count, Dtype::kInt64}};
+      return exchange(comm, two);
+    };
+    for (const size_t at : {0U, 1U, 15U}) {
+      const Status status = both(kOut, at, 16);
+      EXPECT_EQ(status.code(), Code::kInvalidArgument) << at;
+      EXPECT_NE(status.message().find("share memory"), std::string::npos) << status.message();
+    }
+    EXPECT_EQ(both(kIn, 8, 16).code(), Code::kInvalidArgument);
+    EXPECT_EQ(data, numbers(1000 * comm.rank(), 64));
+    ASSERT_TRUE(barrier(comm).ok());
+    EXPECT_TRUE(both(kOut, 16, 16).ok());
+    EXPECT_EQ(data[16], 1000 * peer);
+    const Message twice[] = {{kOut, peer, data.data(), 16, Dtype::kInt64},  // the same to many
+                             {kOut, peer, data.data(), 16, Dtype::kInt64},
+                             {kIn, peer, data.data() + 32, 16, Dtype::kInt64},
+                             {kIn, peer, data.data() + 48, 16, Dtype::kInt64}};
+    EXPECT_TRUE(exchange(comm, twice).ok());
+  });
+}
+
 // A collective that lies in the way of a message is an error on all ranks, long before the deadline.
 void expect_wrong_order(const std::function<Status(comm::Comm&)>& call) {
   run_comms(3, {{"BRAID_LINKS", "shm,staged"}}, [&](comm::Comm& comm) {

@@ -7,6 +7,8 @@ import importlib.util
 
 import pytest
 
+import braid
+
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("torch") is None, reason="skipped: needs torch"
 )
@@ -45,6 +47,9 @@ def test_operations_are_what_they_say(ranks):
                 got = overlap.gemm_rs(xs[r], w, comm, bias=bias, layout=layout)
                 assert torch.equal(got, wanted[r * M // n : (r + 1) * M // n])
         assert overlap.way_of("gemm_rs", xs[r], ws[r], comm) == "sequential: not on a GPU"
+        for wrong in ("rs_gemm", "", 1, None):
+            with pytest.raises(braid.InvalidArgument, match="ag_gemm, gemm_rs, gemm_ar"):
+                overlap.way_of(wrong, xs[r], ws[r], comm)
 
     ranks(2, body)
     ranks(3, body)

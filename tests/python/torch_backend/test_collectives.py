@@ -339,6 +339,11 @@ def test_what_a_rank_can_see_to_be_wrong_is_said_at_the_call(torch_ranks):
             lambda: dist.all_to_all_single(two, three, async_op=True),
             lambda: dist.all_to_all_single(two, two, [1, 1], [2, 1], async_op=True),
             lambda: dist.all_to_all([two], [two, two], async_op=True),
+            # Blocks would be half an element, or one row and a half.
+            lambda: dist.all_to_all_single(three[:1], three[1:2], async_op=True),
+            lambda: dist.all_to_all_single(two[0], two[1], async_op=True),
+            lambda: dist.all_to_all_single(torch.zeros(3, 2), torch.zeros(6), async_op=True),
+            lambda: dist.all_to_all_single(torch.zeros(6), torch.zeros(3, 2), async_op=True),
         ]
         if dist.get_rank() == 0:
             wrong.append(lambda: dist.gather(two, at_root, dst=0, async_op=True))

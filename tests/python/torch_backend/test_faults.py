@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
-from torch_backend_data import mine
+from torch_backend_data import all_ranks, mine, same
 
 import braid
 from braid.launch import free_port
@@ -228,6 +228,77 @@ def run(tmp_path, **what):
         for rank in range(2)
     ]
     return [(*rank.communicate(timeout=60), rank.returncode) for rank in ranks]
+
+
+def test_what_begins_after_the_store_has_gone_is_a_lost_peer(torch_ranks):
+    """Not torch's own error, which has no class of braid's: first messages, and a barrier."""
+
+    def body():
+        dist.barrier()
+        if dist.get_rank() == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        with pytest.raises(braid.PeerLost):  # rank 0 enters no second one
+            dist.all_reduce(mine(10))
+        for call in (
+            dist.new_group,  # the first word to a socket that is closed there may seem to arrive
+            lambda: dist.recv(torch.ones(1), 0),
+            lambda: dist.send(torch.ones(1), 0),
+            lambda: dist.group.WORLD.monitored_barrier(timedelta(seconds=5)),
+        ):
+            with pytest.raises(braid.PeerLost, match="the job's store has gone"):
+                call()
+        leave_the_others()
+
+    torch_ranks.collect(torch_ranks.start(2, body, timeout_s=60), killed={0: signal.SIGKILL})
+
+
+def test_a_fork_is_refused_at_every_call(torch_ranks):
+    """It has no threads of the group's, so what they do never ended. The parent goes on."""
+
+    def said(call) -> str:
+        try:
+            call()
+        except braid.InvalidArgument as error:
+            return str(error)
+        return "no error"
+
+    def in_fork(calls) -> list[str]:
+        read, write = os.pipe()
+        child = os.fork()
+        if child == 0:
+            signal.alarm(10)  # nothing is told then
+            os.write(write, "\n".join(said(call) for call in calls).encode())
+            os._exit(0)
+        os.close(write)
+        os.waitpid(child, 0)
+        with os.fdopen(read) as told:
+            return told.read().split("\n")
+
+    def body():
+        other, group = 1 - dist.get_rank(), dist.group.WORLD
+        one = torch.ones(1)
+        dist.all_reduce(one, async_op=True).wait()
+        for send in (dist.get_rank() == 0, dist.get_rank() == 1):
+            (dist.send if send else dist.recv)(one, other)
+        unused = dist.new_group()
+        calls = [
+            lambda: dist.all_reduce(one),
+            lambda: dist.all_reduce(one, async_op=True).wait(),
+            lambda: dist.all_reduce(one, group=unused),
+            dist.barrier,
+            lambda: group.monitored_barrier(timedelta(seconds=1)),
+            lambda: dist.send(one, other),
+            lambda: dist.recv(one, other),
+            lambda: dist.recv(one),
+        ]
+        for text in (told := in_fork(calls)):
+            assert "cannot be used in its fork" in text
+        dist.barrier()
+        dist.all_reduce(total := mine(4), group=unused)
+        same(total, sum(all_ranks(4)))
+        return len(told)
+
+    assert torch_ranks(2, body) == [8, 8]
 
 
 def test_a_program_that_forgets_to_leave_ends(tmp_path):

@@ -185,6 +185,36 @@ def test_a_wrong_size_is_told(ranks_until_all_are_done):
     ranks_until_all_are_done(2, body)
 
 
+@pytest.mark.parametrize("tag", [1 << 63, -(1 << 63) - 1, 1.5, "a", None])
+def test_a_tag_that_is_none_is_told_on_both_sides(ranks_until_all_are_done, tag):
+    """The receiver waited for the deadline, and the sender got an error of Python's struct."""
+
+    def body():
+        peer = 1 - dist.get_rank()
+        for call in (dist.send, dist.recv, dist.isend, dist.irecv):
+            with pytest.raises(braid.InvalidArgument, match="argument tag: asked for a whole"):
+                call(torch.ones(1), peer, tag=tag)
+
+    ranks_until_all_are_done(2, body)
+
+
+def test_a_message_into_a_view_that_flips_its_elements(ranks_until_all_are_done):
+    """Negated or conjugated as they are read: as in collectives, the tensor's values arrive."""
+
+    def body():
+        values = torch.tensor([1 + 2j, 3 - 4j])
+        group, is_sender = dist.group.WORLD, dist.get_rank() == 0
+        for tag, view in enumerate((torch.conj, torch._neg_view)):
+            flipped = view(torch.zeros(2, dtype=torch.complex64))
+            if is_sender:
+                group.send([values], 1, tag).wait()
+            else:
+                group.recv([flipped], 0, tag).wait()
+                same(flipped.clone(), values)
+
+    ranks_until_all_are_done(2, body)
+
+
 def test_messages_of_groups_do_not_mix(ranks_until_all_are_done):
     def body():
         pair = dist.new_group([0, 1])

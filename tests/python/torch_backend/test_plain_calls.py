@@ -202,6 +202,9 @@ def test_what_is_wrong_is_said_as_before(gpu_ranks, core):
                 call(torch.empty(outs), torch.empty(ins))
         with pytest.raises(braid.InvalidArgument, match="that 2 ranks divide"):
             all_to_all(torch.empty(3, dtype=torch.uint8), torch.empty(3, dtype=torch.uint8))
+        for outs, ins in (((3, 2), 6), (6, (3, 2))):
+            with pytest.raises(braid.InvalidArgument, match="that 2 ranks divide, found 3"):
+                all_to_all(torch.empty(outs), torch.empty(ins))
         for call in (group._allgather_base, group._reduce_scatter_base):
             with pytest.raises(braid.InvalidArgument, match="asked for tensors of one dtype"):
                 call(torch.empty(4), torch.empty(4, dtype=torch.int32))

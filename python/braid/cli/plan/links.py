@@ -44,6 +44,8 @@ def send(
     """
     if bool(gbit) == bool(hw):
         raise PlanError("transfer: give --gbit or --hw, one of them")
+    if hw and count != 1:
+        raise PlanError("transfer: --count says nothing with --hw, whose path is one; give --gbit")
     pipe = (
         transfer.over_path(options.machine(hw, None, "nccl").path(path))
         if hw
