@@ -112,7 +112,7 @@ Status Mirrors::greet(Deadline deadline) {
     if (deadline.passed()) return timeout("mirrors on {}:{}", domain_->description(), silent);
     if (!progress()) sched_yield();
   }
-  linger();
+  linger(Deadline::after_ns(kMirrorLingerNs));
   return status();
 }
 
@@ -151,18 +151,22 @@ bool Mirrors::post(int rank, sys::FabricTransfer write) {
   return false;
 }
 
-// Nobody waits for a record's completion: a free that is lost is in the next one, and where a
-// slot's record is lost the connection is.
+// Until the end nobody asks whether a record has landed: a free that is lost is in the next one, and where
+// a slot's record is lost the connection is.
 bool Mirrors::post_record(int rank, uint64_t offset, uint64_t number, const SlotNews* news) {
   NewsRecord record{number};
   seal(record, at_peer(rank).remote.nonce);
   put_record(board_out(rank) + offset, record);
+  return write_record(rank, offset, news, false);
+}
+
+bool Mirrors::write_record(int rank, uint64_t offset, const SlotNews* news, bool wants_delivery) {
   sys::FabricTransfer write;
   write.local = board_out(rank) + offset;
-  write.bytes = sizeof record;
+  write.bytes = sizeof(NewsRecord);
   write.remote_address = at_peer(rank).remote.mirror.address + slots_bytes() + offset;
   if (news != nullptr) write.immediate = pack_news(*news);
-  write.wants_delivery = false;
+  write.wants_delivery = wants_delivery;
   return post(rank, write);
 }
 
@@ -240,15 +244,35 @@ bool Mirrors::has_sent_all() const {
   return true;
 }
 
-void Mirrors::linger() {
-  const Deadline deadline = Deadline::after_ns(kMirrorLingerNs);
+void Mirrors::linger(Deadline deadline) {
   while (!has_failed_ && !deadline.passed() && (num_flying_ > 0 || !has_sent_all()))
     if (!progress()) sched_yield();
 }
 
+// That a record completed says that it has left, and what is on its way when its endpoint closes may be
+// lost. So each ring's last ones go once more, as they stand on our board, to be known to have landed.
+void Mirrors::confirm_records(Deadline deadline) {
+  for (int r = 0; r < size_; ++r)
+    for (int lane = 0; r != self_ && lane < options_.num_lanes; ++lane)
+      for (const bool everyone : {true, false}) {
+        const uint64_t end = at_peer(r).sent[everyone ? 1 : 0][lane].recorded;
+        uint64_t number = end - std::min<uint64_t>(end, options_.num_slots);
+        while (number < end) {
+          if (has_failed_ || deadline.passed()) return;
+          if (write_record(r, board_.full_at(everyone, lane, number), nullptr, true))
+            ++number;
+          else if (!progress())
+            sched_yield();
+        }
+      }
+}
+
 Mirrors::~Mirrors() {
   if (endpoint_ == nullptr) return;
-  linger();
+  const Deadline deadline = Deadline::after_ns(kMirrorLingerNs);
+  linger(deadline);
+  confirm_records(deadline);
+  linger(deadline);
   endpoint_.reset();
   domain_.reset();
 }

@@ -29,7 +29,8 @@
 //
 // Why it cannot tear: slot s + num_slots is written by the sender's GPU, and then by its host into
 // mirrors, only after every reader freed slot s, which it can only after its one write has landed.
-// Nothing is ever written a second time, so nothing can land late over something newer.
+// Nothing is written a second time, so nothing can land late over something newer; but for records at
+// the end, behind which nothing newer comes.
 //
 // Failure. Kernels count slots, so what one lost cannot go another way: the first write that fails,
 // or a number that cannot be, ends it. status() says so, progress() moves nothing any more, and who
@@ -156,6 +157,7 @@ class Mirrors {
   // Posting: each answers whether anything was posted.
   bool post(int rank, sys::FabricTransfer write);
   bool post_record(int rank, uint64_t offset, uint64_t number, const SlotNews* news);
+  bool write_record(int rank, uint64_t offset, const SlotNews* news, bool wants_delivery);
   bool post_slot(int rank, bool everyone, int lane, uint64_t number);
   bool post_slots(int rank, bool everyone, int lane);
   bool post_free(int rank, bool everyone, int lane);
@@ -171,7 +173,8 @@ class Mirrors {
   void note_unfounded(const SlotNews& news);
   void fail(int rank, std::string_view why);
   Op* take_op();
-  void linger();
+  void linger(Deadline deadline);
+  void confirm_records(Deadline deadline);
   std::string silent_peers() const;
 
   const MirrorOptions options_;

@@ -46,7 +46,8 @@ class ProxyPair : public testing::Test {
     return std::all_of(arrived, arrived + 384, [&](std::byte b) { return b == bytes_of(number); });
   }
 
-  sys::FakeFabric fabric_;
+  // Late, so that what has left has not landed yet: an endpoint that closes loses it.
+  sys::FakeFabric fabric_{sys::FakeRules{.max_delay_polls = 50}};
   std::byte* segment_ = nullptr;
   std::byte* mirror_ = nullptr;
   std::vector<std::unique_ptr<Proxy>> proxies_;
