@@ -24,14 +24,14 @@ def rows_behind(page: str, words: str) -> list[list[str]]:
 
 
 def medians(ranks: int) -> dict[str, dict[int, float]]:
-    """us of each case of DeepEP's race, by tokens. Among four normal dispatches are of a later race than
-    the rest.
+    """us of each case of DeepEP's race, by tokens. Among four normal dispatches are of a later
+    race than the rest.
     """
     found: dict[str, dict[int, float]] = {}
-    names = ("moe_deepep_h200_4", "moe_deepep_h200_4_bulk") if ranks == 4 else ("moe_deepep_h200_8",)
-    for name in names:
+    later = {4: "moe_deepep_h200_4_bulk"}.get(ranks)
+    for name in filter(None, (f"moe_deepep_h200_{ranks}", later)):
         for series in record(name)["series"]:
-            if name != names[0] and "normal dispatch" not in series["case"]:
+            if name == later and "normal dispatch" not in series["case"]:
                 continue
             tokens = int(re.findall(r"(\d+) tokens", series["group"])[0])
             found.setdefault(series["case"], {})[tokens] = series["times"]["p50_us"]
