@@ -64,20 +64,11 @@ __device__ __forceinline__ bool is_over(uint32_t barrier, uint32_t phase) {
 /// Arrives at `barrier` with its last byte; 0 bytes: at once.
 __device__ __forceinline__ void load_bulk(uint32_t tile, const void* from, uint32_t bytes,
                                           uint32_t barrier) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
-               : "memory");
-  if (bytes == 0) return;
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
-          "r"(tile),
-      "l"(from), "r"(bytes), "r"(barrier)
-      : "memory");
+  device::arrive_and_expect(barrier, bytes);
+  if (bytes != 0) device::load_bulk(tile, from, bytes, barrier);
 }
 __device__ __forceinline__ void store_bulk(void* to, uint32_t tile, uint32_t bytes) {
-  if (bytes == 0) return;
-  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(tile),
-               "r"(bytes)
-               : "memory");
+  if (bytes != 0) device::store_bulk(to, tile, bytes);
 }
 
 #endif
