@@ -19,26 +19,38 @@ struct BulkCut {
   uint32_t bytes, of_piece;
   int32_t pieces;
 
+  /// Of rows that do not go in bulk, whose `stage_bytes` are 0: none.
   __device__ __forceinline__ static BulkCut of(uint32_t bytes, uint32_t stage_bytes) {
+    if (stage_bytes == 0) return {};
     const uint32_t pieces = (bytes + stage_bytes - 1) / stage_bytes;
     const uint32_t each = (bytes + pieces - 1) / pieces;
     return {bytes, (each + kBulkUnit - 1) / kBulkUnit * kBulkUnit, static_cast<int32_t>(pieces)};
   }
-  __device__ __forceinline__ uint32_t begin(int piece) const {
+  /// Pieces of many rows are numbered row by row.
+  struct Piece {
+    int32_t row;
+    uint32_t begin, end;  // bytes of it
+  };
+  __device__ __forceinline__ Piece operator[](int number) const {
+    const int32_t row = number / pieces, piece = number - row * pieces;
+    return {row, border(piece), border(piece + 1)};
+  }
+
+ private:
+  __device__ __forceinline__ uint32_t border(int piece) const {
     return min(bytes, static_cast<uint32_t>(piece) * of_piece);
   }
-  __device__ __forceinline__ uint32_t end(int piece) const { return begin(piece + 1); }
 };
 
-/// Bytes begin to end of a row and the side row behind it, which are one in a slot and two elsewhere:
-/// each(place, offset, bytes) of either, offset from `begin` on.
+/// A piece of a row and the side row behind it, which are one in a slot and two elsewhere:
+/// each(place, offset, bytes) of either, offset from the piece's beginning on.
 template <typename Byte, typename Each>
-__device__ __forceinline__ void each_part(Byte* row, Byte* side, uint32_t row_bytes, uint32_t begin,
-                                          uint32_t end, const Each& each) {
-  if (begin < row_bytes) each(row + begin, 0U, min(end, row_bytes) - begin);
-  if (end <= row_bytes) return;
-  const uint32_t from = max(begin, row_bytes);
-  each(side + (from - row_bytes), from - begin, end - from);
+__device__ __forceinline__ void each_part(Byte* row, Byte* side, uint32_t row_bytes,
+                                          const BulkCut::Piece& piece, const Each& each) {
+  if (piece.begin < row_bytes) each(row + piece.begin, 0U, min(piece.end, row_bytes) - piece.begin);
+  if (piece.end <= row_bytes) return;
+  const uint32_t from = max(piece.begin, row_bytes);
+  each(side + (from - row_bytes), from - piece.begin, piece.end - from);
 }
 
 /// Whether side rows move along with rows: vectors as those are.
@@ -68,28 +80,28 @@ class BulkRows {
     return BulkCut::of(static_cast<uint32_t>(bytes), stage_bytes_);
   }
 
-  /// By every warp: of `units` pieces its own ones. size(unit) is in bytes; load(unit, load_part), by lane
-  /// 0, calls load_part(from, offset, bytes) for all of it; store(unit, store_part), by every lane,
+  /// By every warp: of the pieces of so many rows its own ones. load(piece, load_part), by lane 0, calls
+  /// load_part(from, offset, bytes) for all of it; store(piece, store_part), by every lane,
   /// store_part(to, offset, bytes) for what this lane is to store. Ends when all is loaded and all stores
   /// are on their way.
-  template <typename Size, typename Load, typename Store>
-  __device__ __forceinline__ void move(int units, const Size& size, const Load& load,
+  template <typename Load, typename Store>
+  __device__ __forceinline__ void move(int num_rows, const BulkCut& cut, const Load& load,
                                        const Store& store) {
-    const int first = warp_of_thread();
-    const int own = units > first ? (units - first + kWarps - 1) / kWarps : 0;
+    const int first = warp_of_thread(), pieces = num_rows * cut.pieces;
+    const int own = pieces > first ? (pieces - first + kWarps - 1) / kWarps : 0;
     for (int turn = 0; turn < own + kBulkAhead; ++turn) {
       if (turn < own) {
         device::wait_until_read<kBulkStages - 1 - kBulkAhead>();
         __syncwarp();  // all lanes' stores have read the stage
-        const int unit = first + turn * kWarps;
+        const BulkCut::Piece piece = cut[first + turn * kWarps];
         if (lane_of_thread() == 0)
-          begin_load(size(unit), [&](const auto& part) { load(unit, part); });
+          begin_load(piece.end - piece.begin, [&](const auto& part) { load(piece, part); });
         ++loaded_;
       }
       if (turn < kBulkAhead) continue;
       const uint32_t at = stored_ % kBulkStages;
       device::wait_mbarrier(barriers_ + 8 * at, stored_ / kBulkStages % 2);
-      store(first + (turn - kBulkAhead) * kWarps,
+      store(cut[first + (turn - kBulkAhead) * kWarps],
             [&](std::byte* to, uint32_t offset, uint32_t bytes) {
               device::store_bulk(to, stage(at) + offset, bytes);
             });
@@ -125,11 +137,9 @@ class BulkRows {
  public:
   __device__ explicit BulkRows(uint32_t) {}
   __device__ __forceinline__ bool are_used() const { return false; }
-  __device__ __forceinline__ BulkCut cut(uint64_t bytes) const {
-    return {static_cast<uint32_t>(bytes), static_cast<uint32_t>(bytes), 1};
-  }
-  template <typename Size, typename Load, typename Store>
-  __device__ __forceinline__ void move(int, const Size&, const Load&, const Store&) {}
+  __device__ __forceinline__ BulkCut cut(uint64_t) const { return {}; }
+  template <typename Load, typename Store>
+  __device__ __forceinline__ void move(int, const BulkCut&, const Load&, const Store&) {}
   __device__ __forceinline__ void await_stored() const {}
   __device__ __forceinline__ void behind_flags() const {}
 };

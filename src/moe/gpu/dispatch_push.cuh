@@ -1,5 +1,6 @@
 // Tokens of a normal dispatch on their way into their slots: a batch is numbered, then go the heads, by all
-// threads, and the rows, by warps.
+// threads, and the rows, by warps. Of what stays on this rank only heads go: it takes the rows from where
+// the caller has them.
 #pragma once
 
 #include "moe/gpu/bulk_rows.cuh"
@@ -17,8 +18,15 @@ struct BatchPush {
   __device__ __forceinline__ std::byte* copy(int i, int rank) const {
     return phase.region_at(rank) + args.rounds.begin + batch.slot[i][rank] * args.rounds.copy_bytes;
   }
+  __device__ __forceinline__ const std::byte* row(int i) const {
+    return args.x + static_cast<uint64_t>(at + i) * args.row_bytes;
+  }
   __device__ __forceinline__ const std::byte* side(int i) const {
     return args.side + static_cast<uint64_t>(at + i) * args.side_bytes;
+  }
+  /// Whom a row goes to.
+  __device__ __forceinline__ uint32_t others(int i) const {
+    return batch.mask[i] & ~(1U << args.team.rank);
   }
 };
 
@@ -52,7 +60,7 @@ __device__ inline void push_heads(const BatchPush& push) {
 __device__ inline void push_sides(const BatchPush& push) {
   const DispatchArgs& args = push.args;
   for (int i = warp_of_thread(); i < push.count; i += kWarps)
-    each_rank(push.batch.mask[i], [&](int rank) {
+    each_rank(push.others(i), [&](int rank) {
       copy_words(push.copy(i, rank) + args.rounds.side, push.side(i), args.side_bytes);
     });
 }
@@ -66,11 +74,9 @@ __device__ inline void push_rows(const BatchPush& push) {
   for (int unit = warp_of_thread(); unit < push.count * pieces; unit += kWarps) {
     const int i = unit / pieces;
     const auto begin = static_cast<uint32_t>(unit % pieces) * kPiece;
-    copy_vectors(args.x + static_cast<uint64_t>(push.at + i) * args.row_bytes, begin,
-                 min(vectors, begin + kPiece), [&](const auto& put) {
-                   each_rank(push.batch.mask[i],
-                             [&](int rank) { put(push.copy(i, rank) + args.rounds.row); });
-                 });
+    copy_vectors(push.row(i), begin, min(vectors, begin + kPiece), [&](const auto& put) {
+      each_rank(push.others(i), [&](int rank) { put(push.copy(i, rank) + args.rounds.row); });
+    });
   }
 }
 
@@ -78,20 +84,17 @@ __device__ inline void push_rows(const BatchPush& push) {
 __device__ inline void push_rows_in_bulk(const BatchPush& push, const BulkCut& cut,
                                          BulkRows* rows) {
   const DispatchArgs& args = push.args;
-  const auto begin = [&](int unit) { return cut.begin(unit % cut.pieces); };
-  const auto end = [&](int unit) { return cut.end(unit % cut.pieces); };
   rows->move(
-      push.count * cut.pieces, [&](int unit) { return end(unit) - begin(unit); },
-      [&](int unit, const auto& load_part) {
-        const int i = unit / cut.pieces;
-        const std::byte* const row = args.x + static_cast<uint64_t>(push.at + i) * args.row_bytes;
-        each_part(row, push.side(i), static_cast<uint32_t>(args.row_bytes), begin(unit), end(unit),
-                  load_part);
+      push.count, cut,
+      [&](const BulkCut::Piece& piece, const auto& load_part) {
+        each_part(push.row(piece.row), push.side(piece.row), static_cast<uint32_t>(args.row_bytes),
+                  piece, load_part);
       },
-      [&](int unit, const auto& store_part) {
-        const int i = unit / cut.pieces, rank = lane_of_thread();
-        if ((push.batch.mask[i] >> rank & 1) == 0) return;
-        store_part(push.copy(i, rank) + args.rounds.row + begin(unit), 0, end(unit) - begin(unit));
+      [&](const BulkCut::Piece& piece, const auto& store_part) {
+        const int rank = lane_of_thread();
+        if ((push.others(piece.row) >> rank & 1) == 0) return;
+        store_part(push.copy(piece.row, rank) + args.rounds.row + piece.begin, 0,
+                   piece.end - piece.begin);
       });
 }
 
@@ -108,6 +111,7 @@ __device__ inline void push_round(const DispatchArgs& args, const Phase& phase, 
     const BatchPush push{args, phase, batch, at, min(kBatch, first + share.end - at)};
     number_batch(mask_of, at, push.count, n, next, &batch);
     push_heads(push);
+    if (n == 1) continue;
     if (args.side_bytes != 0 && !goes_along) push_sides(push);
     if (rows->are_used())
       push_rows_in_bulk(push, cut, rows);

@@ -21,6 +21,10 @@ struct RoundSlots {
   struct Of {
     const std::byte* copy;
     int64_t row;
+    bool is_own;  // of this rank
+  };
+  struct Rows {
+    const std::byte *x, *side;
   };
   __device__ __forceinline__ Of operator[](int i) const {
     int source = 0;
@@ -28,7 +32,13 @@ struct RoundSlots {
     const int number = i - places.begins[source];
     return {phase.region_of(source) + args.rounds.begin +
                 static_cast<uint64_t>(number) * args.rounds.copy_bytes,
-            places.next[source] + number};
+            places.next[source] + number, source == args.team.rank};
+  }
+  /// Own ones are where the caller has them: a slot's head says which token it is.
+  __device__ __forceinline__ Rows rows_of(const Of& of) const {
+    if (!of.is_own) return {of.copy + args.rounds.row, of.copy + args.rounds.side};
+    const uint64_t token = seen(reinterpret_cast<const uint32_t*>(of.copy));
+    return {args.x + token * args.row_bytes, args.side + token * args.side_bytes};
   }
   /// False: what its flags said before was less.
   __device__ __forceinline__ bool has_room(const Of& of) const { return of.row < args.room_rows; }
@@ -62,13 +72,13 @@ __device__ inline void take_rows(const RoundSlots& slots, const Share& share, bo
   for (int i = share.begin + warp_of_thread(); i < share.end; i += kWarps) {
     const RoundSlots::Of of = slots[i];
     if (!slots.has_room(of)) continue;
+    const RoundSlots::Rows from = slots.rows_of(of);
     const auto row = static_cast<uint64_t>(of.row);
     if (!are_sides_only)
-      copy_row(of.copy + args.rounds.row, args.row_bytes,
+      copy_row(from.x, args.row_bytes,
                [&](const auto& put) { put(args.out + row * args.row_bytes); });
     if (args.side_bytes != 0)
-      copy_words(args.out_side + row * args.side_bytes, of.copy + args.rounds.side,
-                 args.side_bytes);
+      copy_words(args.out_side + row * args.side_bytes, from.side, args.side_bytes);
   }
 }
 
@@ -76,21 +86,20 @@ __device__ inline void take_rows(const RoundSlots& slots, const Share& share, bo
 __device__ inline void take_rows_in_bulk(const RoundSlots& slots, const Share& share,
                                          const BulkCut& cut, BulkRows* rows) {
   const DispatchArgs& args = slots.args;
-  const auto row_of = [&](int unit) { return slots[share.begin + unit / cut.pieces]; };
-  const auto begin = [&](int unit) { return cut.begin(unit % cut.pieces); };
-  const auto end = [&](int unit) { return cut.end(unit % cut.pieces); };
+  const auto row_bytes = static_cast<uint32_t>(args.row_bytes);
   rows->behind_flags();
   rows->move(
-      (share.end - share.begin) * cut.pieces, [&](int unit) { return end(unit) - begin(unit); },
-      [&](int unit, const auto& load_part) {
-        load_part(row_of(unit).copy + args.rounds.row + begin(unit), 0, end(unit) - begin(unit));
+      share.end - share.begin, cut,
+      [&](const BulkCut::Piece& piece, const auto& load_part) {
+        const RoundSlots::Rows from = slots.rows_of(slots[share.begin + piece.row]);
+        each_part(from.x, from.side, row_bytes, piece, load_part);
       },
-      [&](int unit, const auto& store_part) {
-        const RoundSlots::Of of = row_of(unit);
+      [&](const BulkCut::Piece& piece, const auto& store_part) {
+        const RoundSlots::Of of = slots[share.begin + piece.row];
         if (lane_of_thread() != 0 || !slots.has_room(of)) return;
         const auto row = static_cast<uint64_t>(of.row);
-        each_part(args.out + row * args.row_bytes, args.out_side + row * args.side_bytes,
-                  static_cast<uint32_t>(args.row_bytes), begin(unit), end(unit), store_part);
+        each_part(args.out + row * args.row_bytes, args.out_side + row * args.side_bytes, row_bytes,
+                  piece, store_part);
       });
 }
 
@@ -107,7 +116,8 @@ __device__ inline void take_round(const DispatchArgs& args, const Roles& roles, 
   __syncthreads();
   const Share share = roles.share_to_take(places->begins[n]);
   const RoundSlots slots{args, phase, *places};
-  const bool goes_along = rows->are_used() && is_of_vectors(args.out_side, args.side_bytes);
+  const bool goes_along = rows->are_used() && is_of_vectors(args.out_side, args.side_bytes) &&
+                          is_of_vectors(args.side, args.side_bytes);
   if (rows->are_used())
     take_rows_in_bulk(slots, share, rows->cut(args.row_bytes + (goes_along ? args.side_bytes : 0)),
                       rows);

@@ -1,7 +1,8 @@
 // Normal combine, in the rounds of normal.cc: rows back to their owners, who add them up in the order
-// of ranks, then the biases, each sum rounded; the first row is not added to a zero.
+// of ranks, then the biases, each sum rounded; the first row is not added to a zero. Rows of a rank's own
+// tokens go through no slot: whoever adds up takes them from x, in the order that slots would have.
 //
-// In several rounds half of the blocks send and half add up. The second round leaves when all ranks have
+// In several rounds some of the blocks send and the rest add up. The second round leaves when all ranks have
 // said in the first one that they mean this call: whoever adds up sees that, and says so in State::agreed,
 // since a line of flags may be written anew as soon as its round was taken.
 #include "moe/gpu/copies.cuh"
@@ -19,8 +20,23 @@ __device__ __forceinline__ bool is_known(const CombineArgs& args) { return args.
 struct Returning {
   int32_t first[kMostRanks];       // of each owner's, in x
   int32_t next[kMostRanks];        // that of the round behind
-  int32_t begins[kMostRanks + 1];  // of them among all owners'
+  int32_t rows[kMostRanks];        // of each owner's
+  int32_t begins[kMostRanks + 1];  // of those that go, among all owners'
 };
+
+/// Of an owner, in x: its first row and that behind its last one; none where nothing is known.
+struct RowsOf {
+  int32_t begin = 0, end = 0;
+};
+__device__ RowsOf rows_of(const CombineArgs& args, int owner) {
+  const int32_t* const counts = args.incoming + kIncomingHeadWords;
+  RowsOf out;
+  for (int r = 0; r <= owner && is_known(args); ++r) {
+    out.begin = out.end;
+    out.end += counts[r];
+  }
+  return out;
+}
 
 /// By a warp: the first of rows [begin, end), whose tokens grow, with a token of `token` or more.
 __device__ int32_t first_row(const int32_t* source_token, int32_t begin, int32_t end,
@@ -40,21 +56,18 @@ __device__ int32_t first_row(const int32_t* source_token, int32_t begin, int32_t
 __device__ void find_rows(const CombineArgs& args, int round, int rounds, Returning* returning) {
   static_assert(kMostRanks <= kWarps);
   const int n = args.team.layout.num_ranks, owner = warp_of_thread();
-  const int32_t* const rows_of = args.incoming + kIncomingHeadWords;
   __syncthreads();
   if (owner < n) {
-    int32_t begin = 0, end = 0;
-    for (int r = 0; r <= owner && is_known(args); ++r) {
-      begin = end;
-      end += rows_of[r];
-    }
+    auto [begin, end] = rows_of(args, owner);
     if (round > 0) begin = returning->next[owner];
     if (rounds > 1) end = first_row(args.source_token, begin, end, args.rounds.first(round + 1));
     __syncwarp();
     if (lane_of_thread() == 0) {
       returning->first[owner] = begin;
       returning->next[owner] = end;
-      returning->begins[owner + 1] = min(end - begin, args.rounds.tokens);  // what has room, always
+      const int32_t rows = min(end - begin, args.rounds.tokens);  // what has room, always
+      returning->rows[owner] = rows;
+      returning->begins[owner + 1] = owner == args.team.rank ? 0 : rows;
     }
   }
   __syncthreads();
@@ -90,20 +103,54 @@ __device__ void send_round(const CombineArgs& args, const Roles& roles, const Ph
   if (phase.await_room()) push_round(args, roles, phase, *returning);
   const auto owner = static_cast<int>(threadIdx.x);
   if (blockIdx.x != 0 || owner >= args.team.layout.num_ranks) return;
-  phase.rows()[owner] =
-      static_cast<uint32_t>(returning->begins[owner + 1] - returning->begins[owner]);
+  phase.rows()[owner] = static_cast<uint32_t>(returning->rows[owner]);
   args.team.state->totals[owner] = static_cast<uint32_t>(args.incoming[kIncomingHeadWords + owner]);
 }
 
 // ---- sums ----
 
+/// A round's rows, for whom adds them up: those of other ranks in their slots, own ones in x.
+struct RoundRows {
+  const CombineArgs& args;
+  const Phase& phase;
+  uint32_t own_first, num_own;  // of x
+
+  /// The slots of more own rows than were said to be are empty, and the call fails for them.
+  __device__ __forceinline__ bool is_in_x(int rank, uint32_t slot) const {
+    return rank == args.team.rank && slot < num_own;
+  }
+  __device__ __forceinline__ const std::byte* copy(int rank, uint32_t slot) const {
+    return phase.region_of(rank) + slot * args.rounds.copy_bytes;
+  }
+  __device__ __forceinline__ const std::byte* row(int rank, uint32_t slot) const {
+    if (is_in_x(rank, slot)) return args.x + (uint64_t{own_first} + slot) * args.row_bytes;
+    return copy(rank, slot) + args.rounds.row;
+  }
+  __device__ __forceinline__ const float* weights(int rank, uint32_t slot) const {
+    if (is_in_x(rank, slot)) return args.weights + (uint64_t{own_first} + slot) * args.num_topk;
+    return reinterpret_cast<const float*>(copy(rank, slot));
+  }
+};
+
+/// Tokens that a block adds up next: whose rows, in which slots, and where those are.
+struct BatchToSum : Batch {
+  const std::byte* row[kBatch][kMostRanks];
+};
+/// All threads, of which each has a place in it. Met before and after.
+__device__ __forceinline__ void find_batch(const RoundRows& rows, BatchToSum* batch) {
+  static_assert(kThreads == kBatch * kMostRanks);
+  const int i = warp_of_thread() * 2 + lane_of_thread() / kMostRanks;
+  const int rank = lane_of_thread() % kMostRanks;
+  if ((batch->mask[i] >> rank & 1) != 0) batch->row[i][rank] = rows.row(rank, batch->slot[i][rank]);
+  __syncthreads();
+}
+
 inline constexpr int kEach = 4, kRows = 4;  // vectors of a lane, rows: so many loads are under way
 
 /// By a warp: up to kEach vectors of every lane of a token, of which this lane's first is `first`.
 template <typename Type>
-__device__ __forceinline__ void sum_vectors(const CombineArgs& args, const Phase& phase,
-                                            const Batch& batch, int i, int64_t token, int first,
-                                            int vectors) {
+__device__ __forceinline__ void sum_vectors(const CombineArgs& args, const BatchToSum& batch, int i,
+                                            int64_t token, int first, int vectors) {
   constexpr uint64_t kStep = 32 * kVectorBytes;
   const uint64_t offset = static_cast<uint64_t>(first) * kVectorBytes;
   const uint32_t mask = batch.mask[i];
@@ -113,9 +160,7 @@ __device__ __forceinline__ void sum_vectors(const CombineArgs& args, const Phase
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
       if ((mask >> (begin + r) & 1) == 0) continue;
-      const std::byte* const row = phase.region_of(begin + r) +
-                                   batch.slot[i][begin + r] * args.rounds.copy_bytes +
-                                   args.rounds.row + offset;
+      const std::byte* const row = batch.row[i][begin + r] + offset;
 #pragma unroll
       for (int e = 0; e < kEach; ++e)
         if (first + 32 * e < vectors) v[r][e] = load_vector(row + e * kStep);
@@ -137,39 +182,37 @@ __device__ __forceinline__ void sum_vectors(const CombineArgs& args, const Phase
 }
 
 /// By a warp: lane k has a token's k-th weight.
-__device__ void sum_weights(const CombineArgs& args, const Phase& phase, const Batch& batch, int i,
-                            int64_t token) {
+__device__ void sum_weights(const CombineArgs& args, const RoundRows& rows, const Batch& batch,
+                            int i, int64_t token) {
   const int lane = lane_of_thread();
   if (lane >= args.num_topk) return;
   float sum = 0;
   each_rank(batch.mask[i], [&](int rank) {
-    const std::byte* const copy =
-        phase.region_of(rank) + batch.slot[i][rank] * args.rounds.copy_bytes;
-    sum = __fadd_rn(sum, seen(reinterpret_cast<const float*>(copy) + lane));
+    sum = __fadd_rn(sum, seen(rows.weights(rank, batch.slot[i][rank]) + lane));
   });
   args.out_weights[token * args.num_topk + lane] = sum;
 }
 
 /// All threads: the sums of `count` tokens from `at` on, of a batch.
 template <typename Type>
-__device__ void sum_batch(const CombineArgs& args, const Phase& phase, const Batch& batch, int at,
-                          int count) {
+__device__ void sum_batch(const CombineArgs& args, const RoundRows& rows, const BatchToSum& batch,
+                          int at, int count) {
   const auto vectors = static_cast<int>(args.row_bytes / kVectorBytes);
   const int pieces = (vectors + 32 * kEach - 1) / (32 * kEach);
   for (int unit = warp_of_thread(); unit < count * pieces; unit += kWarps) {
     const int i = unit / pieces, first = unit % pieces * 32 * kEach + lane_of_thread();
-    sum_vectors<Type>(args, phase, batch, i, at + i, first, vectors);
+    sum_vectors<Type>(args, batch, i, at + i, first, vectors);
     if (unit % pieces == 0 && args.out_weights != nullptr)
-      sum_weights(args, phase, batch, i, at + i);
+      sum_weights(args, rows, batch, i, at + i);
   }
 }
 
 /// All threads: the sums of a round's tokens. What ranks sent back must be what they got.
 template <typename Type>
-__device__ void sum_round(const CombineArgs& args, const Roles& roles, const Phase& phase,
+__device__ void sum_round(const CombineArgs& args, const Roles& roles, const RoundRows& rows,
                           int round, const Arrived& arrived) {
   __shared__ uint32_t next[kMostRanks];
-  __shared__ Batch batch;
+  __shared__ BatchToSum batch;
   const int n = args.team.layout.num_ranks;
   const MaskOfRanks mask_of{args.is_in_rank, n};
   const int first = min(args.rounds.first(round), args.num_tokens);
@@ -180,7 +223,8 @@ __device__ void sum_round(const CombineArgs& args, const Roles& roles, const Pha
   for (int at = first + share.begin; at < first + share.end; at += kBatch) {
     const int count = min(kBatch, first + share.end - at);
     number_batch(mask_of, at, count, n, next, &batch);
-    sum_batch<Type>(args, phase, batch, at, count);
+    find_batch(rows, &batch);
+    sum_batch<Type>(args, rows, batch, at, count);
   }
   __syncthreads();
   const auto rank = static_cast<int>(threadIdx.x);
@@ -219,13 +263,16 @@ __device__ void combine(const CombineArgs& args) {
   const uint64_t begun = known.phase + 1, call = known.call + 1;
   const CallShape shape = shape_behind(args.shape, args.of == nullptr ? nullptr : &known.of);
   const int rounds = is_known(args) ? args.rounds.count(args.incoming[2]) : 1;
-  const Roles roles = Roles::of(rounds, gridDim.x / 2);
+  // A block sends about as fast as it adds up, and of n parts of a round one is not sent.
+  const auto n = static_cast<uint32_t>(team.layout.num_ranks);
+  const Roles roles = Roles::of(rounds, max(gridDim.x * (n - 1) / (2 * n - 1), 1U));
   const Steps sent(team.state->sent, known.sent, roles.senders);
   const Steps taken(team.state->taken, known.taken, roles.takers);
   const auto most_rows = static_cast<uint32_t>(args.rounds.tokens);
   const auto phase_of_round = [&](int round) {
     return Phase(team, begun + static_cast<uint64_t>(round), call, roles.pace());
   };
+  auto own_first = static_cast<uint32_t>(rows_of(args, team.rank).begin);
   bool is_last = false;
   for (int step = 0; step <= rounds; ++step) {
     const bool takes = roles.takes() && step > 0, sends = roles.sends() && step < rounds;
@@ -245,7 +292,11 @@ __device__ void combine(const CombineArgs& args) {
     }
     if (!takes) continue;
     if (step > 1) has_come = phase.await_flags(shape, &arrived, most_rows);
-    if (has_come) sum_round<Type>(args, roles, phase, step - 1, arrived);
+    if (has_come) {
+      const uint32_t num_own = arrived.rows[team.rank];
+      sum_round<Type>(args, roles, {args, phase, own_first, num_own}, step - 1, arrived);
+      own_first += num_own;
+    }
     is_last = taken.arrive(step - 1);
     if (is_last) phase.release();
   }
