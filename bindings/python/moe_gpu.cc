@@ -315,15 +315,30 @@ std::unique_ptr<GpuBegun> begin(PyGpuMoe& self, uint64_t x, uint64_t side, uint6
   begun->of = at<moe::gpu::Ticket>(of);
   begun->ticket = at<moe::gpu::Ticket>(ticket);
   begun->words = at<int32_t>(incoming);
-  self.enqueue([&](moe::gpu::Buffer& buffer, comm::Device& device) -> Status {
-    BRAID_RETURN_IF_ERROR(buffer.begin(device, begun->call, begun->of, begun->ticket, begun->words,
-                                       tells_host, launch_on(stream, num_sms)));
-    if (!tells_host) return {};
-    BRAID_ASSIGN_OR_RETURN(
-        begun->incoming, buffer.await_incoming(device, begun->call, self.comm().state().interrupt));
-    return {};
+  self.enqueue([&](moe::gpu::Buffer& buffer, comm::Device& device) {
+    return buffer.begin(device, begun->call, begun->of, begun->ticket, begun->words, tells_host,
+                        launch_on(stream, num_sms));
   });
   return begun;
+}
+
+/// Sizes of what was begun, which tells the host. With memory for num_rows it is tried meanwhile to finish
+/// it: true where that was enough.
+bool await_sizes(PyGpuMoe& self, GpuBegun& begun, uint64_t x, uint64_t side, uint64_t ids,
+                 uint64_t weights, uint64_t source_token, int num_rows, uint64_t stream,
+                 int num_sms) {
+  bool is_finished = false;
+  self.enqueue([&](moe::gpu::Buffer& buffer, comm::Device& device) -> Status {
+    if (num_rows != 0)
+      BRAID_RETURN_IF_ERROR(buffer.try_finish(
+          device, begun.call, dispatched_at(x, side, ids, weights, source_token, num_rows),
+          begun.of, begun.ticket, begun.words, launch_on(stream, num_sms)));
+    BRAID_ASSIGN_OR_RETURN(
+        begun.incoming, buffer.await_incoming(device, begun.call, self.comm().state().interrupt));
+    is_finished = !buffer.is_begun();
+    return {};
+  });
+  return is_finished;
 }
 
 void abandon(PyGpuMoe& self, GpuBegun& begun, uint64_t stream, int num_sms) {
@@ -396,6 +411,7 @@ void register_moe_gpu(nb::module_& inner) {
       .def("receive_combine", &receive_combine)
       .def("run", &run)
       .def("begin", &begin)
+      .def("await_sizes", &await_sizes)
       .def("finish", &finish)
       .def("abandon", &abandon)
       .def("combine", &combine);

@@ -56,12 +56,16 @@ def tokens_of(shape, seed, rank, size, most=M):
     """Uneven, none on some rank at times; some ids of -1, some tokens that name an expert twice."""
     made = torch.Generator().manual_seed(1000 * seed + rank)
     count = 0 if (seed + rank) % 7 == 3 else int(torch.randint(1, most + 1, (), generator=made))
+    return so_many_tokens(shape, count, made, size, drops=0.2 if seed % 3 == 1 else 0)
+
+
+def so_many_tokens(shape, count, made, size, drops=0):
     experts = shape.experts * size
     x = (torch.randn(count, shape.hidden, generator=made) * 3).to(shape.dtype)
     choices = [torch.randperm(experts, generator=made) for _ in range(count)]
     wide = [torch.cat([c] * (shape.topk // experts + 1))[: shape.topk] for c in choices]
     ids = torch.stack(wide) if wide else torch.zeros(0, shape.topk, dtype=torch.int64)
-    dropped = torch.rand(ids.shape, generator=made) < (0.2 if seed % 3 == 1 else 0)
+    dropped = torch.rand(ids.shape, generator=made) < drops
     weights = torch.rand(count, shape.topk, generator=made)
     return Tokens(x, ids.masked_fill(dropped, -1), weights)
 
@@ -330,6 +334,37 @@ def check_normal(checks, buffer, shape, seed):
     checks.same(gpu[6][0], twin[6][0], f"{name}: combined")
     checks.same(gpu[6][1], twin[6][1], f"{name}: combined weights")
     checks.same(gpu[7][0], twin[7][0], f"{name}: combined from the worst case")
+
+
+def check_sizes_of_late(checks, buffer, shape, seed):
+    """Sizes go up and down between calls of one form, on each rank otherwise: some are finished
+    before they are known, and for some there was no room then.
+    """
+    size, rank = checks.comm.size, checks.comm.rank
+    experts, most = shape.experts * size, 700 if seed % 2 else M
+    parts = (0.1, 1, 1, 0.9, 0.3, 0, 0.05, 1, 0.95)
+    calls = 2 * len(parts)
+    tried = 0
+    for call in range(calls):
+        made = torch.Generator().manual_seed(1000 * (seed + call) + rank)
+        here = so_many_tokens(shape, most, made, size)
+        going = int(parts[(call + rank) % len(parts)] * most)
+        here.ids[going:] = -1
+        results = []
+        for t in (here, here.cuda()):
+            per_rank, _, per_expert, is_in, _ = buffer.get_dispatch_layout(t.ids, experts)
+            got = buffer.dispatch(t.x, None, per_rank, None, is_in, per_expert, t.ids, t.weights)
+            y = made_rows(t.x.new_empty(len(got[0]), shape.hidden), shape, seed)
+            results.append((got, *buffer.combine(y.to(t.x.device), got[4], got[2])[:2]))
+        (twin, *back), (gpu, *gpu_back) = results
+        name = f"sizes of late {shape} seed {seed} call {call}"
+        for what in range(4):
+            checks.same(gpu[what], twin[what], f"{name}: result {what}")
+        checks.same(gpu[4][3], twin[4][3], f"{name}: recv_src_idx")
+        for what, found, wanted in zip(("rows", "weights"), gpu_back, back, strict=True):
+            checks.same(found, wanted, f"{name}: combined {what}")
+        tried += gpu[0].untyped_storage().nbytes() > gpu[0].nbytes
+    return tried, calls
 
 
 def check_elastic(checks, buffer, shape, seed):
@@ -718,6 +753,12 @@ def main():
                     for seed in range(3):
                         check_elastic(checks, elastic, shape, 20 * i + seed)
                     check_elastic_graph(checks, elastic, shape, 20 * i)
+            of_late = [
+                check_sizes_of_late(checks, buffer, shape, 300 + seed)
+                for seed, shape in enumerate((SHAPES[0], SHAPES[3], SHAPES[2]))
+            ]
+            tried, calls = map(sum, zip(*of_late, strict=True))
+            checks.expect(0 < tried < calls, f"{tried} of {calls} dispatches fitted of late")
             check_graphs(checks, buffer, SHAPES[0], 5)
             check_graphs(checks, buffer, SHAPES[2], 6)
             check_wrong(checks, buffer)

@@ -3,7 +3,7 @@ same on a GPU's memory is braid.torch.moe's GpuCalls.
 """
 
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from braid import _braid
 from braid.arrays import Array
@@ -11,6 +11,9 @@ from braid.moe import low_latency
 from braid.moe.events import EventHandle, EventOverlap, checked_event
 from braid.moe.handles import DispatchHandle, LowLatencyHandle
 from braid.moe.library import Checks, Library, Remembered
+
+if TYPE_CHECKING:
+    from braid.moe.normal import DispatchForm
 
 
 class HostPlace:
@@ -67,6 +70,8 @@ class HostResults:
 class HostBegun:
     """A dispatch whose sizes are known."""
 
+    results = None
+
     def __init__(self, core: Any) -> None:
         self.core = core
         self.num_rows: int = core.num_rows
@@ -103,15 +108,12 @@ class HostCalls:
     def begin(
         self,
         arrays: tuple[Array | None, ...],
-        sizes: tuple[int, ...],
+        form: "DispatchForm",
         known: DispatchHandle | None,
-        num_worst_tokens: int,  # noqa: ARG002  sizes are always known
     ) -> HostBegun:
-        """arrays: x, scales, is_in, per_expert, ids, weights; sizes: tokens, bytes of a row and of
-        a row of scales, K, experts.
-        """
+        """arrays: x, scales, is_in, per_expert, ids, weights. Sizes are always known."""
         phase = 0 if known is None else known.phase
-        return HostBegun(self.core.begin(*map(_lent, arrays), *sizes, phase))
+        return HostBegun(self.core.begin(*map(_lent, arrays), *form.sizes, phase))
 
     def abandon(self, begun: HostBegun) -> None:  # noqa: ARG002  there is one at most
         self.core.abandon()

@@ -24,6 +24,8 @@ Calls = Any
 """braid.moe.host's HostCalls, or what serves a GPU's tensors."""
 RowKind = tuple[tuple[int, ...], str]
 """A row's shape and type."""
+Results = tuple[Array | None, Array | None, Array | None, Array | None, Array | None]
+"""Rows, scales, ids, weights, tokens at the source."""
 
 
 # ---- layout ----
@@ -107,7 +109,13 @@ class DispatchForm:
         self.weights = None if weights is None else ((topk,), "float32")
         self.src_idx: RowKind = (), "int32"
 
-    def empty(self, kind: RowKind | None, rows: int) -> Array | None:
+    def results(self, rows: int) -> Results:
+        """Memory for them."""
+        kinds = self.x, self.scales, self.ids, self.weights, self.src_idx
+        x, scales, ids, weights, src_idx = (self._empty(kind, rows) for kind in kinds)
+        return x, scales, ids, weights, src_idx
+
+    def _empty(self, kind: RowKind | None, rows: int) -> Array | None:
         return None if kind is None else self.new.empty((rows, *kind[0]), kind[1])
 
 
@@ -167,19 +175,20 @@ def dispatch(
     if form is None:
         form = _check_dispatch(checks, buffer, call, known)
         calls.checked.keep(key, form)
-    begun = calls.begin(given, form.sizes, known, form.num_worst_tokens)
+    begun = calls.begin(given, form, known)
     room = form.num_worst_tokens or begun.num_rows
     if room < begun.num_rows:
         calls.abandon(begun)
         raise checks.refuse("num_worst_tokens", f"{begun.num_rows} or more", room)
+    results: Results | None = begun.results
     try:
-        x, scales = form.empty(form.x, room), form.empty(form.scales, room)
-        ids, weights = form.empty(form.ids, room), form.empty(form.weights, room)
-        src_idx = form.empty(form.src_idx, room)
-        calls.finish(begun, (x, scales, ids, weights, src_idx), room)
+        if results is None:
+            results = form.results(room)
+            calls.finish(begun, results, room)
     except BaseException:  # no memory, or Ctrl-C: calls go on
         calls.abandon(begun)
         raise
+    x, scales, ids, weights, src_idx = results
     handle = known or _make_handle(buffer, calls, form.new, begun, src_idx, given[2])
     recv_x = x if scales is None else (x, scales)
     if known is not None:

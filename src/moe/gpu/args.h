@@ -219,6 +219,7 @@ struct DispatchArgs {
   float* out_weights;
   int32_t* source_token;
   int32_t room_rows;
+  bool is_trial;  // where there is no room for what comes, nothing is done, and another one follows
   uint32_t stage_bytes;  // of bulk_rows.cuh
 };
 

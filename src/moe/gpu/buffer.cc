@@ -409,12 +409,13 @@ Status Buffer::start_begin(comm::Device& device, const Dispatch& call, const Tic
   }
   BRAID_RETURN_IF_ERROR(start_in_bulk(device, Entry::kBegin, args, launch));
   is_begun_ = true;
+  tried_rows_ = kNotTried;
   return {};
 }
 
 Status Buffer::start_finish(comm::Device& device, const Dispatch& call, const DispatchedRows& rows,
                             const Ticket* of, Ticket* ticket, int32_t* incoming,
-                            const Launch& launch) {
+                            const Launch& launch, bool is_trial) {
   DispatchArgs args = arguments(call, of, ticket, incoming);
   args.out = rows.x;
   args.out_side = rows.side;
@@ -422,6 +423,7 @@ Status Buffer::start_finish(comm::Device& device, const Dispatch& call, const Di
   args.out_weights = rows.weights;
   args.source_token = rows.source_token;
   args.room_rows = rows.num_rows;
+  args.is_trial = is_trial;
   return start_in_bulk(device, Entry::kFinish, args, launch);
 }
 
@@ -432,6 +434,21 @@ Status Buffer::begin(comm::Device& device, const Dispatch& call, const Ticket* o
   return in_rank(name, enqueue(device, launch, [&] {
                    return start_begin(device, call, of, ticket, incoming, tells_host, launch);
                  }));
+}
+
+Status Buffer::try_finish(comm::Device& device, const Dispatch& call, const DispatchedRows& rows,
+                          const Ticket* of, Ticket* ticket, int32_t* incoming,
+                          const Launch& launch) {
+  const char* const name = call_name(CallKind::kDispatch);
+  if (!is_begun_ || tried_rows_ != kNotTried)
+    return in_rank(name, invalid_argument("nothing was begun that was not tried"));
+  BRAID_RETURN_IF_ERROR(in_rank(name, check_place(rows.x, "recv_x")));
+  BRAID_RETURN_IF_ERROR(in_rank(name, enqueue(device, launch, [&] {
+                                  return start_finish(device, call, rows, of, ticket, incoming,
+                                                      launch, true);
+                                })));
+  tried_rows_ = rows.num_rows;
+  return {};
 }
 
 Result<Incoming> Buffer::await_incoming(comm::Device& device, const Dispatch& call,
@@ -454,6 +471,7 @@ Result<Incoming> Buffer::await_incoming(comm::Device& device, const Dispatch& ca
   const auto n = static_cast<size_t>(size());
   Incoming incoming;
   incoming.num_rows = words[1];
+  is_begun_ = incoming.num_rows > tried_rows_;  // else the trial does it
   incoming.most_tokens = words[2];
   incoming.phase = static_cast<uint32_t>(words[3]);
   const int32_t* at = words + kIncomingHeadWords;

@@ -74,6 +74,11 @@ class Buffer {
   /// combine need; with `tells_host` await_incoming() reads it. finish() must follow.
   Status begin(comm::Device& device, const Dispatch& call, const Ticket* of, Ticket* ticket,
                int32_t* incoming, bool tells_host, const Launch& launch);
+  /// Behind begin() with `tells_host`, and once: as finish(), before it is known what comes, so that the
+  /// GPU need not wait for the host. Does all of it or, where rows.num_rows are too few, nothing:
+  /// is_begun() says which, behind await_incoming().
+  Status try_finish(comm::Device& device, const Dispatch& call, const DispatchedRows& rows,
+                    const Ticket* of, Ticket* ticket, int32_t* incoming, const Launch& launch);
   /// Waits for what begin() was to tell. Errors: what the kernel met, `interrupt`'s, timeout.
   Result<Incoming> await_incoming(comm::Device& device, const Dispatch& call,
                                   const std::function<Status()>& interrupt);
@@ -134,14 +139,17 @@ class Buffer {
   Status start_begin(comm::Device& device, const Dispatch& call, const Ticket* of, Ticket* ticket,
                      int32_t* incoming, bool tells_host, const Launch& launch);
   Status start_finish(comm::Device& device, const Dispatch& call, const DispatchedRows& rows,
-                      const Ticket* of, Ticket* ticket, int32_t* incoming, const Launch& launch);
+                      const Ticket* of, Ticket* ticket, int32_t* incoming, const Launch& launch,
+                      bool is_trial = false);
 
+  static constexpr int32_t kNotTried = -1;
   static constexpr uint64_t kMuch = ~uint64_t{0};
 
   const std::unique_ptr<Memory> memory_;
   uint64_t num_sent_ = 0;  // low latency
   bool is_open_[kHalves] = {false, false};
   bool is_begun_ = false;
+  int32_t tried_rows_ = kNotTried;  // of the dispatch that is begun
 };
 
 }  // namespace braid::moe::gpu

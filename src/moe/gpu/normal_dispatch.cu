@@ -6,6 +6,10 @@
 // Finish    while round j + 1 leaves, by some of the blocks, j is copied to its places by the rest:
 //           those of a source follow each other, so a place is a sum of counts that the flags say.
 //
+// Where the host waits for sizes, a finish may be enqueued before they are known, with as much room as they
+// are expected to take (a trial). If more comes it leaves all as it is: counters, flags and slots are those
+// of before, and a second one follows, with room.
+//
 // Who sends round j + 1 waits for acks of j - 1, which every rank gives when it has copied j - 1 out, for
 // which it needs flags of j - 1 alone. So the oldest round always gets on, if all blocks of all ranks
 // have a place on their GPUs.
@@ -166,12 +170,13 @@ BRAID_MOE_KERNEL(braid_moe_dispatch_finish, DispatchArgs) {
       shape_behind(args.shape, args.of == nullptr ? nullptr : &known.of);
   const IncomingHead head = head_of(args.incoming);
   const int32_t num_rows = head.is_known != 0 ? head.num_rows : 0;
+  const bool has_room = num_rows <= args.room_rows;
+  if (!has_room && args.is_trial) return;  // of all blocks alike
   const int rounds = head.is_known != 0 ? args.rounds.count(head.most_tokens) : 1;
   // Measured among four H200: 10 of 24 blocks push as much as links take, and 14 keep up with them.
   const Roles roles = Roles::of(rounds, max(gridDim.x * 5 / 12, 1U));
   const Steps sends(team.state->sent, known.sent, roles.senders);
   const Steps takes(team.state->taken, known.taken, roles.takers);
-  const bool has_room = num_rows <= args.room_rows;
   if (!has_room && threadIdx.x == 0)
     refuse(team.watch, kNumWorstTokens, static_cast<uint64_t>(num_rows),
            static_cast<uint64_t>(args.room_rows), 0);

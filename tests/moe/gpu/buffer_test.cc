@@ -528,6 +528,44 @@ TEST(MoeGpuBuffer, ADispatchTellsTheHostWhatComes) {
   });
 }
 
+// Memory for 7 rows is enough for what comes, and the dispatch is over; for 6 it is begun, and a finish with
+// room follows, which is no trial.
+TEST(MoeGpuBuffer, ADispatchIsTriedBeforeItsSizesAreKnown) {
+  Ranks ranks;
+  ranks.run([&](GpuRank& rank, Buffer& buffer, const Launch& launch) {
+    auto* const ticket = some<Ticket>(20);
+    auto* const words = some<int32_t>(13);
+    const Dispatch d = normal_of(5);
+    DispatchedRows rows{some(2), nullptr, some<int64_t>(14), some<float>(15), some<int32_t>(16), 7};
+    const auto last = [&] { return ranks.launches.last_of(rank.rank()).as<DispatchArgs>(); };
+    const auto try_it = [&] {
+      return buffer.try_finish(rank.device, d, rows, nullptr, ticket, words, launch);
+    };
+    const auto finish = [&] {
+      return buffer.finish(rank.device, d, rows, nullptr, ticket, words, launch);
+    };
+    EXPECT_THAT(try_it().message(), HasSubstr("nothing was begun"));
+    for (const int room : {7, 6}) {
+      rows.num_rows = room;
+      ASSERT_TRUE(buffer.begin(rank.device, d, nullptr, ticket, words, true, launch).ok());
+      ASSERT_TRUE(try_it().ok());
+      EXPECT_TRUE(last().is_trial);
+      EXPECT_EQ(last().room_rows, room);
+      EXPECT_FALSE(try_it().ok());  // once
+      ASSERT_TRUE(buffer.await_incoming(rank.device, d, {}).ok());
+      EXPECT_EQ(buffer.is_begun(), room < 7);
+    }
+    rows.num_rows = 7;
+    ASSERT_TRUE(finish().ok());
+    EXPECT_FALSE(last().is_trial);
+    EXPECT_FALSE(finish().ok());
+    ASSERT_TRUE(buffer.begin(rank.device, d, nullptr, ticket, words, true, launch).ok());
+    ASSERT_TRUE(buffer.await_incoming(rank.device, d, {}).ok());
+    EXPECT_TRUE(buffer.is_begun());  // the trial was of the dispatch before
+    ASSERT_TRUE(finish().ok());
+  });
+}
+
 // The kernel that takes what came takes nothing, for what it reads of the sizes is that no rows come:
 // it refuses no room, and gives the rounds back.
 TEST(MoeGpuBuffer, ADispatchThatFoundNoMemoryIsGivenBackUnread) {

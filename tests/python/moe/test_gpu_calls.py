@@ -16,6 +16,7 @@ from braid.moe import Buffer, library
 torch = pytest.importorskip("torch")
 
 from braid.torch.moe import GpuCalls, Torch, places  # noqa: E402
+from braid.torch.moe.gpu_calls import ExpectedRows  # noqa: E402
 
 H, M, T, K, SIZE, EXPERTS = 256, 8, 4, 3, 2, 8
 LOCAL = EXPERTS // SIZE
@@ -53,10 +54,10 @@ def fits(name, given):
 
 
 class Core:
-    """Notes calls; the one that `fails` names raises."""
+    """Notes calls; the one that `fails` names raises. A dispatch brings so many rows."""
 
     def __init__(self, *_):
-        self.calls, self.fails = [], None
+        self.calls, self.fails, self.rows = [], None, 5
 
     def __getattr__(self, name):
         def call(*given):
@@ -64,7 +65,10 @@ class Core:
             assert fits(name, given), f"{name}{given}"
             if name == self.fails:
                 raise braid.InvalidArgument(f"{name} fails")
-            return SimpleNamespace(num_rows=5, per_expert=[3, 0, 1, 1])
+            if name == "await_sizes":
+                room = given[-3]
+                return 0 != room >= self.rows
+            return SimpleNamespace(num_rows=self.rows, per_expert=[3, 0, 1, 1])
 
         return call
 
@@ -178,12 +182,56 @@ def test_steps_of_a_normal_dispatch_go_at_once_where_sizes_are_known(cuda):
     assert c.core.names() == ["run"]
     assert tuple(again[0].shape) == (9, H)
     got = c.normal()
-    assert c.core.names() == ["layout", "begin", "finish"]
+    assert c.core.names() == ["layout", "begin", "await_sizes", "finish"]
     assert (tuple(got[0].shape), got[3]) == ((5, H), [3, 0, 1, 1])
     assert c.normal(expert_alignment=4)[3] == [4, 0, 4, 4]
     c.core.names()
     c.buffer.combine(got[0], got[4])
     assert c.core.names() == ["combine"]
+
+
+def test_a_dispatch_is_finished_before_its_sizes_are_known_where_what_comes_has_room(cuda):
+    c = Case(cuda.buffer())
+    c.normal()
+    c.core.names()
+    for rows, then in ((5, []), (9, []), (99, ["finish"]), (7, []), (0, [])):
+        c.core.rows = rows
+        x, ids, weights, _, handle, _ = c.normal()
+        assert c.core.names() == ["layout", "begin", "await_sizes", *then]
+        assert [len(each) for each in (x, ids, weights, handle.recv_src_idx)] == [rows] * 4
+        assert x.is_contiguous()
+        c.buffer.combine(x, handle)
+        assert c.core.names() == ["combine"]
+
+
+def test_a_dispatch_that_finds_no_memory_for_what_may_come_waits_for_what_does(cuda, monkeypatch):
+    c = Case(cuda.buffer())
+    c.normal()
+    c.core.names()
+    empty = Torch.empty
+
+    def small(self, shape, dtype):
+        if shape[0] > T * SIZE:
+            raise torch.OutOfMemoryError("planned")
+        return empty(self, shape, dtype)
+
+    monkeypatch.setattr(Torch, "empty", small)
+    assert len(c.normal()[0]) == 5
+    assert c.core.names() == ["layout", "begin", "await_sizes", "finish"]
+
+
+def test_rows_that_are_expected_are_the_most_of_late_for_each_token():
+    expected = ExpectedRows(4)
+    assert expected.room(100) == 0
+    expected.saw(100, 200)
+    assert (expected.room(100), expected.room(10), expected.room(0)) == (212 + 16, 21 + 16, 16)
+    expected.saw(100, 20)
+    assert 100 < expected.room(100) < 212 + 16
+    for _ in range(99):
+        expected.saw(100, 20)
+    assert expected.room(100) == 21 + 16
+    expected.saw(0, 200)  # of others' tokens
+    assert expected.room(100) == 400 + 16
 
 
 def test_what_a_call_fills_is_one_piece_of_memory_and_no_part_lies_in_another(cuda):
@@ -443,7 +491,8 @@ def test_a_normal_dispatch_without_memory_takes_part_all_the_same(cuda, monkeypa
         c.core.names()
         with pytest.raises(torch.OutOfMemoryError, match="planned"):
             c.normal(num_worst_tokens=worst)
-        assert c.core.names() == ["begin", "abandon"]
+        waits = ["await_sizes"] if worst == 0 else []
+        assert c.core.names() == ["begin", *waits, "abandon"]
 
 
 def test_what_cannot_be_finished_is_given_up_once(cuda):
@@ -453,4 +502,4 @@ def test_what_cannot_be_finished_is_given_up_once(cuda):
     assert c.core.names() == ["layout", "run"]
     c.core.fails = "finish"
     refused("finish fails", c.normal)
-    assert c.core.names() == ["layout", "begin", "finish", "abandon"]
+    assert c.core.names() == ["layout", "begin", "await_sizes", "finish", "abandon"]

@@ -18,18 +18,24 @@ from braid.torch.moe.places import Caller, Here, Place
 
 if TYPE_CHECKING:
     from braid.moe.buffer import Buffer
+    from braid.moe.normal import DispatchForm, Results
 
 _WORD_BYTES = 4
 _VECTOR_BYTES = 16
 _TICKET_WORDS = _braid.moe.ticket_bytes // _WORD_BYTES
 _ALIGNED_BYTES = 256  # what parts of one piece of memory begin at
 _NO_COPIES = (0,) * 4
+_NOWHERE = (0,) * 5
 
 Tensors = tuple[torch.Tensor | None, ...]
 
 
 def _at(tensor: torch.Tensor | None) -> int:
     return 0 if tensor is None else tensor.data_ptr()
+
+
+def _first(rows: int, tensor: torch.Tensor | None) -> torch.Tensor | None:
+    return None if tensor is None else tensor[:rows]
 
 
 class _Part:
@@ -125,9 +131,11 @@ class _Sent:
 
 
 class _Begun:
-    """A dispatch whose sizes have come, or, where they are known without it, one that is not begun
-    yet: then finish() does it all.
+    """A dispatch whose sizes have come, with its results if it is over as well; or, where they are
+    known without it, one that is not begun yet: then finish() does it all.
     """
+
+    results: "Results | None" = None
 
     def __init__(
         self, given: Tensors, addresses: tuple[Any, ...], words: torch.Tensor, num_rows: int
@@ -139,6 +147,28 @@ class _Begun:
     @property
     def per_expert(self) -> list[int]:
         return list(self.core.per_expert)
+
+
+class ExpectedRows:
+    """How many rows a dispatch will bring, by the most that came of late for each token of this
+    rank, which is forgotten by and by.
+    """
+
+    _SPARE = 16  # rows, and a part of them
+
+    def __init__(self, num_ranks: int) -> None:
+        self._num_ranks, self._per_token = num_ranks, 0.0
+
+    def room(self, tokens: int) -> int:
+        """Rows; 0: nothing has come yet. At most as many as ranks send that have as many tokens."""
+        if self._per_token == 0:
+            return 0
+        expected = int(self._per_token * tokens * (1 + 1 / self._SPARE))
+        return min(expected, self._num_ranks * tokens) + self._SPARE
+
+    def saw(self, tokens: int, rows: int) -> None:
+        kept = self._per_token * (1 - 1 / self._SPARE)
+        self._per_token = max(kept, rows / max(tokens, 1))
 
 
 class GpuCalls:
@@ -165,6 +195,7 @@ class GpuCalls:
         self.stream = torch.cuda.Stream(self.device)
         self.num_sms = 0  # of the next launches; 0: all
         self._size = buffer.group_size
+        self._expected = ExpectedRows(self._size)
         self._caller = Caller(self.device)
         self._here = Here(self._caller)
         self._one_channel = torch.zeros((self._size, 1), dtype=torch.int32, device=self.device)
@@ -212,10 +243,10 @@ class GpuCalls:
     def begin(
         self,
         given: Tensors,
-        sizes: tuple[int, int, int, int, int],
+        form: "DispatchForm",
         known: DispatchHandle | None,
-        num_worst_tokens: int,
     ) -> _Begun:
+        sizes, num_worst_tokens = form.sizes, form.num_worst_tokens
         tells_host = known is None and num_worst_tokens == 0
         if tells_host and torch.cuda.is_current_stream_capturing():
             raise InvalidArgument(
@@ -236,8 +267,29 @@ class GpuCalls:
         begun = _Begun(given, addresses, words, rows)
         if tells_host:
             begun.core = self.core.begin(*addresses, True, *self._launch())
-            begun.num_rows = begun.core.num_rows
+            self._await_sizes(begun, form)
         return begun
+
+    def _await_sizes(self, begun: _Begun, form: "DispatchForm") -> None:
+        """While the host waits the GPU goes on, into memory for a little more than came of late.
+        What comes fits into it, and then all is done; or nothing was.
+        """
+        tried, room = None, self._expected.room(form.sizes[0])
+        try:
+            if room != 0:
+                tried = form.results(room)
+        except torch.cuda.OutOfMemoryError:  # exact sizes may be less
+            room = 0
+        except BaseException:
+            self.abandon(begun)
+            raise
+        addresses = _NOWHERE if tried is None else map(_at, tried)
+        had_room = self.core.await_sizes(begun.core, *addresses, room, *self._launch())
+        begun.num_rows = rows = begun.core.num_rows
+        self._expected.saw(form.sizes[0], rows)
+        if had_room and tried is not None:
+            x, scales, ids, weights, src_idx = (_first(rows, each) for each in tried)
+            begun.results = x, scales, ids, weights, src_idx
 
     def abandon(self, begun: _Begun) -> None:
         if begun.is_over:
