@@ -39,6 +39,14 @@ def moe(
             " is not the stand-in: no, normal, or both (low latency too; needs NVSHMEM)."
         ),
     ] = "normal",
+    beside_gemm: Annotated[
+        bool,
+        typer.Option(
+            "--beside-gemm",
+            help="With --gpu: also low-latency calls of up to 256 tokens in two halves, by hooks,"
+            " with a GEMM between them; DeepEP's, too, with --deepep both.",
+        ),
+    ] = False,
     samples: options.Samples = 20,
     json_path: options.JsonPath = None,
     svg_path: options.SvgPath = None,
@@ -59,6 +67,8 @@ def moe(
     options.word(deepep, MODES, "moe: --deepep", "mode")
     chosen = options.words(routings, ROUTINGS, "moe: --routings", "routing")
     counts = _counts(tokens)
+    if beside_gemm:
+        _check_beside(gpu, counts)
     output = options.output(
         samples, 600.0, json_path, svg_path, quiet, "gpu" if gpu else "cpu", commit
     )
@@ -68,7 +78,7 @@ def moe(
             _check_gpus(ranks)
         raise typer.Exit(launch([sys.executable, "-m", "braid.cli", *sys.argv[1:]], ranks))
     if gpu:
-        raise typer.Exit(_on_gpus(SHAPES[shape], counts, chosen, output, deepep))
+        raise typer.Exit(_on_gpus(SHAPES[shape], counts, chosen, output, deepep, beside_gemm))
     raise typer.Exit(_on_cpus(SHAPES[shape], counts, chosen, output))
 
 
@@ -78,6 +88,18 @@ def _counts(tokens: str) -> list[int]:
     if not all(word.isascii() and word.isdigit() and int(word) for word in words):
         raise options.fail(f"moe: --tokens: asked for numbers such as 128,1024, found {tokens!r}")
     return [int(word) for word in words]
+
+
+def _check_beside(gpu: bool, counts: Sequence[int]) -> None:
+    from braid.bench.moe.deepep import MOST_LOW_LATENCY
+
+    if not gpu:
+        raise options.fail("moe: --beside-gemm: it is GPUs that are looked at: give --gpu, too")
+    if min(counts) > MOST_LOW_LATENCY:
+        raise options.fail(
+            f"moe: --beside-gemm: asked for {min(counts)} --tokens or more, low-latency calls are"
+            f" of {MOST_LOW_LATENCY} at most"
+        )
 
 
 def _check_gpus(ranks: int) -> None:
@@ -114,6 +136,7 @@ def _on_gpus(
     routings: Sequence[str],
     output: "Output",
     deepep_mode: str,
+    beside_gemm: bool,
 ) -> int:
     from braid.bench.no_multicast import forbid_multicast
 
@@ -123,7 +146,7 @@ def _on_gpus(
     import torch
 
     import braid
-    from braid.bench.moe import contestants, deepep, gpu
+    from braid.bench.moe import beside, contestants, deepep, gpu
     from braid.probe.publish import Run, measure
 
     local = launched.local_rank()
@@ -137,11 +160,15 @@ def _on_gpus(
         has_nccl = comm.size > 1
         leave = contestants.join(comm, "nccl") if has_nccl else lambda: None
         other = deepep.enter(comm, deepep_mode, shape, counts)
+        jobs = gpu.jobs(comm, shape, counts, routings, has_nccl, other.deepep)
+        settings = {"shape": shape.name, "deep_ep": other.said}
+        if beside_gemm:
+            jobs += beside.jobs(comm, shape, counts, routings, other.deepep)
+            settings |= beside.settings()
         run = Run(
-            "moe", torch.cuda.get_device_name(),
-            gpu.jobs(comm, shape, counts, routings, has_nccl, other.deepep), output,
-            {"shape": shape.name, "deep_ep": other.said}, ranks=comm.size, rank=comm.rank,
-            figures=gpu.ratios_of, versions=other.versions,
+            "moe", torch.cuda.get_device_name(), jobs, output, settings,
+            ranks=comm.size, rank=comm.rank, versions=other.versions,
+            figures=lambda series: gpu.ratios_of(series) | beside.figures_of(series),
         )  # fmt: skip
         code = measure(run)
         if other.deepep is not None:

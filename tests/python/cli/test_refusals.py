@@ -178,6 +178,11 @@ def test_moe_on_gpus_that_are_not_there_is_refused_before_ranks_start(
         ("--tokens 128,0", "--tokens: asked for numbers such as 128,1024, found '128,0'"),
         ("--tokens=", "--tokens: asked for numbers such as 128,1024, found ''"),
         ("--svg /nowhere/x.svg", "--svg: /nowhere/x.svg: there is no folder "),
+        ("--beside-gemm", "--beside-gemm: it is GPUs that are looked at: give --gpu, too"),
+        (
+            "--gpu --beside-gemm --tokens 512,1024",
+            "--beside-gemm: asked for 512 --tokens or more, low-latency calls are of 256 at most",
+        ),
     ],
 )
 def test_moe_refuses_words_once_and_not_in_every_rank(braid, monkeypatch, words, said):

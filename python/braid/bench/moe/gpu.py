@@ -3,8 +3,7 @@ kernel alone. Every sum is compared before anything is timed. The L2 is cold, an
 counts.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ import torch
 
 import braid
 from braid.bench.moe.arrivals import Arrivals, wrong_bytes
+from braid.bench.moe.clock import Clock
 from braid.bench.moe.contestants import (
     AllToAll,
     Case,
@@ -32,7 +32,6 @@ from braid.probe.job import Job, Tick
 from braid.record.probe import Series, gbps_of, times_of
 
 _BF16, _WEIGHT = 2, 4
-_FLUSH_BYTES = 256 << 20
 _SLEEP_CYCLES = 400_000  # the host enqueues a whole call meanwhile
 _WARM = 3
 BOTH = "both ways, eager, exact sizes"
@@ -83,8 +82,7 @@ class _Bench:
             self.comm.barrier()
             self.deepep.begin(self.tokens)
             torch.cuda.synchronize()
-        self.flush = torch.empty(_FLUSH_BYTES, dtype=torch.uint8, device="cuda")
-        self.begun = torch.zeros(4, device="cuda")
+        self.clock = Clock(self.comm, _SLEEP_CYCLES)
         local = shape.num_experts // size
         self.y = torch.zeros(
             (local, self.tokens * size, shape.hidden), dtype=torch.bfloat16, device="cuda"
@@ -246,28 +244,10 @@ class _Bench:
             for k in range(len(timed)):
                 each = timed[(number + k) % len(timed)]
                 each.before()
-                times[each.name].append(self._slowest(self._time_us([each.call])[0]))
+                times[each.name].append(self._slowest(self.clock.time_us([each.call])[0]))
                 each.after()
             tick(number + 1)
         return times
-
-    def _time_us(self, calls: Sequence[Callable[[], Any]]) -> list[float]:
-        """Of each call. All ranks begin together, with other memory in the L2: a small sum on the
-        GPUs comes first, since hosts leave a barrier some 20 us apart, which the earliest rank
-        would wait for within its own call.
-        """
-        marks = [torch.cuda.Event(enable_timing=True) for _ in range(len(calls) + 1)]
-        torch.cuda.synchronize()
-        self.comm.barrier()
-        self.flush.fill_(1)
-        torch.cuda._sleep(_SLEEP_CYCLES)
-        self.comm.all_reduce(self.begun, out=self.begun)
-        marks[0].record()
-        for call, mark in zip(calls, marks[1:], strict=True):
-            call()
-            mark.record()
-        marks[-1].synchronize()
-        return [float(a.elapsed_time(b)) * 1e3 for a, b in pairwise(marks)]
 
     def _kernels(self, effort: Effort) -> list[Series]:
         """Each low-latency kernel of this GPU alone. Between ranks it would also wait for them: in
@@ -330,7 +310,7 @@ class _Bench:
             for one in range(len(steps)):
                 us = 0.0
                 for at, other in enumerate(steps):
-                    us = self._time_us([other.call])[0] if at == one else us
+                    us = self.clock.time_us([other.call])[0] if at == one else us
                     if at != one:
                         other.call()
                 hooks.clear()
