@@ -88,7 +88,7 @@ class DispatchForm:
     """What checks of a dispatch have found, and what follows from it: of all calls like it.
 
     sizes    tokens, bytes of a row and of a row of scales, K, experts
-    x, scales, ids, weights, src_idx    of what it fills: a row's shape and type
+    kinds    a row's shape and type, of each of the results
     """
 
     def __init__(
@@ -103,16 +103,17 @@ class DispatchForm:
         topk = 0 if ids is None else shape_of(ids)[1]
         num_experts = 0 if per_expert is None else shape_of(per_expert)[0]
         self.sizes = (shape_of(x)[0], _row_bytes(x), _row_bytes(scales), topk, num_experts)
-        self.x: RowKind = shape_of(x)[1:], dtype_name(x)
-        self.scales = None if scales is None else (shape_of(scales)[1:], dtype_name(scales))
-        self.ids = None if ids is None else ((topk,), "int64")
-        self.weights = None if weights is None else ((topk,), "float32")
-        self.src_idx: RowKind = (), "int32"
+        self.kinds: tuple[RowKind | None, ...] = (
+            (shape_of(x)[1:], dtype_name(x)),
+            None if scales is None else (shape_of(scales)[1:], dtype_name(scales)),
+            None if ids is None else ((topk,), "int64"),
+            None if weights is None else ((topk,), "float32"),
+            ((), "int32"),
+        )
 
     def results(self, rows: int) -> Results:
         """Memory for them."""
-        kinds = self.x, self.scales, self.ids, self.weights, self.src_idx
-        x, scales, ids, weights, src_idx = (self._empty(kind, rows) for kind in kinds)
+        x, scales, ids, weights, src_idx = (self._empty(kind, rows) for kind in self.kinds)
         return x, scales, ids, weights, src_idx
 
     def _empty(self, kind: RowKind | None, rows: int) -> Array | None:

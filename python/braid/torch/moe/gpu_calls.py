@@ -34,10 +34,6 @@ def _at(tensor: torch.Tensor | None) -> int:
     return 0 if tensor is None else tensor.data_ptr()
 
 
-def _first(rows: int, tensor: torch.Tensor | None) -> torch.Tensor | None:
-    return None if tensor is None else tensor[:rows]
-
-
 class _Part:
     """Of one piece of memory: where it begins, in bytes, and how it is seen as a tensor."""
 
@@ -288,8 +284,10 @@ class GpuCalls:
         begun.num_rows = rows = begun.core.num_rows
         self._expected.saw(form.sizes[0], rows)
         if had_room and tried is not None:
-            x, scales, ids, weights, src_idx = (_first(rows, each) for each in tried)
-            begun.results = x, scales, ids, weights, src_idx
+            for each, kind in zip(tried, form.kinds, strict=True):
+                if each is not None and kind is not None:
+                    each.resize_(rows, *kind[0])  # a third of what a slice takes
+            begun.results = tried
 
     def abandon(self, begun: _Begun) -> None:
         if begun.is_over:
