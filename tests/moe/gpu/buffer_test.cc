@@ -469,7 +469,7 @@ TEST(MoeGpuBuffer, CallsOfManyTokensGoInSeveralRoundsAlsoWhereOneHasRoom) {
     c.dtype = Dtype::kBfloat16;
     ASSERT_TRUE(buffer.combine(rank.device, c, words, ticket, launch).ok());
     EXPECT_EQ(ranks.launches.last_of(rank.rank()).as<CombineArgs>().rounds.tokens,
-              4_MiB / c.row_bytes());
+              12_MiB / c.row_bytes());
   });
 }
 
