@@ -65,6 +65,8 @@ class _Bench:
         self.deepep = deepep
         self.routing, self.size, self.rank = routing, comm.size, comm.rank
         self.name = f"{shape.name} {tokens} tokens {routing}"
+        self.late: dict[str, int] = {}
+        """By name, of all ranks: calls that the GPU began before its host had enqueued them."""
 
     def job(self) -> Job:
         return Job(self.name, self.tokens * self.shape.hidden * _BF16, self._run)
@@ -237,6 +239,7 @@ class _Bench:
 
     def _race(self, timed: Sequence[Timed], effort: Effort, tick: Tick) -> dict[str, list[float]]:
         times: dict[str, list[float]] = {each.name: [] for each in timed}
+        late = dict.fromkeys(times, 0)
         for each in timed:
             for _ in range(_WARM):
                 each.whole()
@@ -244,9 +247,12 @@ class _Bench:
             for k in range(len(timed)):
                 each = timed[(number + k) % len(timed)]
                 each.before()
+                late_before = self.clock.num_late
                 times[each.name].append(self._slowest(self.clock.time_us([each.call])[0]))
+                late[each.name] += self.clock.num_late - late_before
                 each.after()
             tick(number + 1)
+        self.late = {name: self._of_all(count) for name, count in late.items()}
         return times
 
     def _kernels(self, effort: Effort) -> list[Series]:
@@ -323,6 +329,8 @@ class _Bench:
         times = times_of(samples)
         moved = timed.bytes
         note = "GB/s of this GPU's memory, reads and writes" if timed.is_local else ""
+        if late := self.late.get(timed.name, 0):  # an eager call's own host is a part of its time
+            note = f"in {late} of {self.size * len(samples)} the GPU waited for its host"
         return Series(
             group=self.name,
             case=timed.name,
