@@ -126,3 +126,60 @@ def test_a_bias_that_does_not_fit_is_named(ranks):
                 refused(f"{call.__name__}: {words}", call, x, w, comm, bias=wrong)
 
     ranks(1, body)
+
+
+def test_layers_name_what_they_cannot_be_made_of(ranks):
+    def body(comm):
+        import torch
+
+        from braid.torch.nn import ColumnParallelLinear, RowParallelLinear
+
+        no_numbers = [None, [], "8", 8.0, object(), np.ones(2), torch.ones(2), Liar()]
+        several = [np.ones(2), torch.ones(2)]
+        no_dtypes = ["float32", 1, np.float32, torch.ones(1), []]
+        good = {"in_features": 8, "out_features": 6, "comm": comm}
+        for kind in (ColumnParallelLinear, RowParallelLinear):
+            for argument, expected, values in (
+                ("in_features", "a whole number", no_numbers),
+                ("out_features", "a whole number", no_numbers),
+                ("comm", "a braid.Comm", [*NO_COMMS, torch.ones(2)]),
+                ("bias", "True or False", several),
+                ("sequence_parallel", "True or False", several),
+                ("device", "a torch.device or its name", [1.5, [], object(), torch.ones(1)]),
+                ("dtype", "a torch.dtype", no_dtypes),
+            ):
+                of = f"{kind.__name__}: argument {argument}: asked for"
+                for wrong in values:
+                    words = f"{of} {expected}, {found(wrong)}"
+                    refused(words, kind, **{**good, argument: wrong})
+            for argument in ("in_features", "out_features"):
+                for number in (0, -8, 2**31, 2**70):
+                    words = f"argument {argument}: asked for 1 to 2147483647, found {number}"
+                    refused(words, kind, **{**good, argument: number})
+            for dtype in (torch.int64, torch.bool, torch.complex64, torch.float8_e4m3fn):
+                refused(f"bfloat16 or float16, found {dtype}", kind, **good, dtype=dtype)
+            layer = kind(np.int64(8), 6, comm, bias=np.bool_(True), device="cpu", dtype=torch.half)
+            assert layer.weight.dtype == torch.half
+
+    ranks(2, body)
+
+
+def test_layers_name_an_input_and_a_comm_that_are_none(ranks):
+    def body(comm):
+        import torch
+
+        from braid.torch.nn import ColumnParallelLinear, RowParallelLinear
+
+        torch.set_num_threads(1)
+        for kind in (ColumnParallelLinear, RowParallelLinear):
+            for is_cut in (True, False):
+                layer = kind(8, 6, comm, sequence_parallel=is_cut)
+                for wrong in (None, *NO_TENSORS):
+                    refused(f"{kind.__name__}: argument x: {no_tensor(wrong)}", layer, wrong)
+                for wrong in NO_COMMS:
+                    words = f"{kind.__name__}: argument comm: {no_comm(wrong)}"
+                    refused(words, setattr, layer, "comm", wrong)
+                assert layer.comm is comm
+                layer(torch.ones(4, 8 if kind is ColumnParallelLinear else 4))
+
+    ranks(2, body)
