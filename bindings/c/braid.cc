@@ -3,6 +3,8 @@
 // memory are in on_stream.cc, what all functions have in common is in handle.h.
 #include "braid/braid.h"
 
+#include <unistd.h>
+
 #include <memory>
 #include <mutex>
 #include <string>
@@ -51,6 +53,12 @@ Status take(braid_comm& comm, const char* function) {
   if (!comm.is_used.exchange(true, std::memory_order_acquire)) return {};
   return invalid_argument(
       "{}: another thread is in a call on this comm; a comm takes one thread at a time", function);
+}
+
+Status check_process(const char* function, const char* what, pid_t made_in) {
+  if (getpid() == made_in) return {};
+  return invalid_argument("{}: the {} was made by process {} and cannot be used in its fork {}",
+                          function, what, made_in, getpid());
 }
 
 Status check_counts(const char* function, const size_t* send_counts, const size_t* recv_counts,

@@ -22,6 +22,7 @@ namespace engine = braid::engine;
 using braid::Deadline;
 using braid::Result;
 using braid::Status;
+using braid::c::check_process;
 using braid::c::guarded;
 
 struct braid_engine {
@@ -52,14 +53,6 @@ Status check(const char* function, const char* name, const void* pointer) {
   return braid::invalid_argument("{}: {} is NULL", function, name);
 }
 
-/// Nothing ends in a fork: the engine's threads are in its parent.
-Status check_process(const char* function, pid_t made_in) {
-  if (getpid() == made_in) return {};
-  return braid::invalid_argument(
-      "{}: the engine was made by process {} and cannot be used in its fork {}", function, made_in,
-      getpid());
-}
-
 /// Runs body(engine) when there is one, of this process, and all of the named pointers are there.
 template <typename Body>
 braid_code on_engine(braid_engine* self, const char* function,
@@ -69,7 +62,7 @@ braid_code on_engine(braid_engine* self, const char* function,
     BRAID_RETURN_IF_ERROR(check(function, "engine", self));
     for (const auto& [name, pointer] : needed)
       BRAID_RETURN_IF_ERROR(check(function, name, pointer));
-    BRAID_RETURN_IF_ERROR(check_process(function, self->process));
+    BRAID_RETURN_IF_ERROR(check_process(function, "engine", self->process));
     return body(*self->engine);
   });
 }
@@ -544,7 +537,7 @@ braid_code braid_engine_take_notification(braid_engine* self, int64_t timeout_ns
 braid_code braid_ticket_wait(const braid_ticket* self, int64_t timeout_ns) {
   return guarded([&]() -> Status {
     BRAID_RETURN_IF_ERROR(check("braid_ticket_wait", "ticket", self));
-    BRAID_RETURN_IF_ERROR(check_process("braid_ticket_wait", self->process));
+    BRAID_RETURN_IF_ERROR(check_process("braid_ticket_wait", "engine", self->process));
     return self->ticket->wait(deadline_of(timeout_ns));
   });
 }

@@ -8,6 +8,8 @@
 // function, not only as long as the comm is in its call, so that it cannot close the comm meanwhile.
 #pragma once
 
+#include <sys/types.h>
+
 #include <atomic>
 #include <exception>
 #include <map>
@@ -60,6 +62,9 @@ class OneThread {
   braid_comm& comm_;
   const Status status_;
 };
+
+/// Nothing of `what` is a fork's: its threads and peers are those of the process that made it.
+Status check_process(const char* function, const char* what, pid_t made_in);
 
 /// The code of a Status, whose message braid_last_error() has from now on.
 braid_code answer(const Status& status);

@@ -1,6 +1,8 @@
 // The C interface of dispatch and combine.
 #include "braid/moe.h"
 
+#include <unistd.h>
+
 #include <array>
 #include <memory>
 #include <mutex>
@@ -32,7 +34,8 @@ struct braid_moe {
     return {};
   }
 
-  const std::unique_ptr<braid::moe::Buffer> buffer;
+  std::unique_ptr<braid::moe::Buffer> buffer;
+  const pid_t process = getpid();  // a fork has its windows, too, and they are memory of both
 
   static constexpr size_t kAlive = 2;  // results at a time
   std::mutex mutex;                    // for who does not heed "one thread at a time"
@@ -41,6 +44,7 @@ struct braid_moe {
 };
 
 struct braid_moe_sent {
+  const pid_t process = getpid();
   braid::moe::Buffer* buffer = nullptr;
   bool is_combine = false;
   braid::moe::Buffer::Ticket ticket;
@@ -49,6 +53,7 @@ struct braid_moe_sent {
 };
 
 struct braid_moe_handle {
+  const pid_t process = getpid();
   braid_moe* owner = nullptr;
   braid::moe::Dispatch call;
   braid::moe::Incoming incoming;
@@ -62,6 +67,7 @@ namespace {
 
 namespace moe = braid::moe;
 using braid::Status;
+using braid::c::check_process;
 using braid::c::guarded;
 using braid::c::on_comm;
 using braid::c::to_dtype;
@@ -70,6 +76,7 @@ template <typename Body>
 braid_code on_moe(braid_moe* handle, const char* function, Body&& body) {
   return guarded([&]() -> Status {
     if (handle == nullptr) return braid::invalid_argument("{}: moe is NULL", function);
+    BRAID_RETURN_IF_ERROR(check_process(function, "buffer", handle->process));
     return body(*handle->buffer);
   });
 }
@@ -186,6 +193,8 @@ braid_code braid_moe_create(braid_comm* comm, uint64_t half_bytes, int can_shrin
 
 braid_code braid_moe_destroy(braid_moe* handle) {
   return guarded([&]() -> Status {
+    // In a fork there is no proxy's thread to wait for, and links are the parent's to end.
+    if (handle != nullptr && handle->process != getpid()) (void)handle->buffer.release();
     delete handle;
     return {};
   });
@@ -239,6 +248,7 @@ braid_code braid_moe_receive_dispatch(braid_moe_sent* sent, const braid_moe_rows
   const char* const name = "braid_moe_receive_dispatch";
   return guarded([&]() -> Status {
     BRAID_RETURN_IF_ERROR(check_pointers(name, {sent, rows}));
+    BRAID_RETURN_IF_ERROR(check_process(name, "buffer", sent->process));
     if (sent->is_combine)
       return braid::invalid_argument("{}: expected what a dispatch sent, got a combine's", name);
     BRAID_RETURN_IF_ERROR(check_pointers(
@@ -294,6 +304,7 @@ braid_code braid_moe_receive_combine(braid_moe_sent* sent, void* out, int64_t* w
   const char* const name = "braid_moe_receive_combine";
   return guarded([&]() -> Status {
     BRAID_RETURN_IF_ERROR(check_pointers(name, {sent}));
+    BRAID_RETURN_IF_ERROR(check_process(name, "buffer", sent->process));
     if (!sent->is_combine)
       return braid::invalid_argument("{}: expected what a combine sent, got a dispatch's", name);
     if (sent->combine.num_tokens > 0) BRAID_RETURN_IF_ERROR(check_pointers(name, {out}));
@@ -326,6 +337,7 @@ int32_t braid_moe_num_rows(const braid_moe_handle* handle) {
 braid_code braid_moe_counts(const braid_moe_handle* handle, int32_t* rows_of, int32_t* per_expert) {
   return guarded([&]() -> Status {
     BRAID_RETURN_IF_ERROR(check_pointers("braid_moe_counts", {handle}));
+    BRAID_RETURN_IF_ERROR(check_process("braid_moe_counts", "buffer", handle->process));
     const moe::Incoming& incoming = handle->incoming;
     if (rows_of != nullptr) std::copy(incoming.rows_of.begin(), incoming.rows_of.end(), rows_of);
     if (per_expert != nullptr)
@@ -338,6 +350,7 @@ braid_code braid_moe_finish_dispatch(braid_moe_handle* handle, const braid_moe_r
   const char* const name = "braid_moe_finish_dispatch";
   return guarded([&]() -> Status {
     BRAID_RETURN_IF_ERROR(check_pointers(name, {handle, to}));
+    BRAID_RETURN_IF_ERROR(check_process(name, "buffer", handle->process));
     if (handle->is_finished) return braid::invalid_argument("{}: it is finished", name);
     if (to->num_rows > 0) BRAID_RETURN_IF_ERROR(check_pointers(name, {to->x}));
     if (to->num_rows > 0 && handle->call.side_bytes != 0)
@@ -403,6 +416,7 @@ void braid_moe_free_handle(braid_moe_handle* handle) {
   (void)guarded([&]() -> Status {
     const std::unique_ptr<braid_moe_handle> freed(handle);
     if (!freed || freed->is_finished) return {};
+    if (freed->process != getpid()) return {};  // its parent's to give up
     moe::Buffer& buffer = *freed->owner->buffer;
     if (buffer.begun_phase() == freed->incoming.phase) buffer.abandon();
     return {};

@@ -8,7 +8,8 @@
  * argument, expected, got. All ranks make the same calls in the same order. What one rank can see
  * alone is answered before anything is sent, and the call may be made again; where ranks disagree
  * all of them get BRAID_INVALID_ARGUMENT within the deadline and the buffer goes on. One thread at a
- * time.
+ * time. A fork has no buffer: functions are BRAID_INVALID_ARGUMENT there, destroying and freeing touch
+ * nothing of its parent's, and what answers with a number is what it was.
  */
 #ifndef BRAID_MOE_H_
 #define BRAID_MOE_H_

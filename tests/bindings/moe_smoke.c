@@ -1,4 +1,5 @@
-/* Dispatch and combine as a C program sees them: two ranks, which are processes, and what is refused.
+/* Dispatch and combine as a C program sees them: two ranks, which are processes, on one host and on two,
+ * and what is refused.
  * Expert e multiplies by e + 1, in whole numbers, so that every sum is exact. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -59,7 +60,67 @@ static int not_of_the_dispatch(braid_moe* moe, const braid_moe_tokens* tokens, c
   return 0;
 }
 
-static int exchange(braid_moe* moe, int rank) {
+/* What a parent's handle is in its fork: refused, and freed without a trace. The windows are memory that
+ * the parent goes on with; what it has begun it ends as if nobody had forked. */
+static int in_a_fork(braid_comm* comm, braid_moe* moe, braid_moe_sent* sent,
+                     braid_moe_handle* handle) {
+  static int64_t room[L * M * N * H];
+  const int64_t ids[K] = {0, 1};
+  const float weights[K] = {1, 1};
+  braid_moe_tokens tokens = {room, BRAID_FLOAT32, H, ids, 1, K, M, E, BRAID_MOE_AS_IT_IS};
+  braid_moe_rows rows = {room, NULL, (int32_t*)room, (int32_t*)room, (int32_t*)room, room, NULL};
+  braid_moe_batch batch = {room, NULL, 4 * H, 0, ids, NULL, 0, 1, K, E};
+  braid_moe_received received = {room, room, room, (float*)room, (int32_t*)room, M * N};
+  braid_moe* other = NULL;
+  braid_moe_sent* other_sent = NULL;
+  braid_moe_handle* other_handle = NULL;
+#define CHECK_REFUSED(call)                                                                    \
+  do {                                                                                         \
+    CHECK(call == BRAID_INVALID_ARGUMENT);                                                     \
+    CHECK(strstr(braid_last_error(), "by process") && strstr(braid_last_error(), "its fork")); \
+  } while (0)
+  CHECK_REFUSED(braid_moe_create(comm, 1 << 16, 0, &other));
+  CHECK_REFUSED(braid_moe_set_masked(moe, 0, 1));
+  CHECK_REFUSED(braid_moe_set_may_gather(moe, 0));
+  CHECK_REFUSED(braid_moe_send_dispatch(moe, &tokens, &other_sent));
+  CHECK(strstr(braid_last_error(), "braid_moe_send_dispatch: the buffer was made by process"));
+  CHECK_REFUSED(braid_moe_send_combine(moe, &tokens, room, BRAID_FLOAT32, (int32_t*)room, room,
+                                       weights, 1, &other_sent));
+  CHECK_REFUSED(braid_moe_begin_dispatch(moe, &batch, &other_handle));
+  CHECK(other == NULL && other_sent == NULL && other_handle == NULL);
+  if (sent != NULL) {
+    CHECK_REFUSED(braid_moe_receive_dispatch(sent, &rows));
+    CHECK_REFUSED(braid_moe_receive_combine(sent, room, NULL));
+  }
+  if (handle != NULL) {
+    CHECK_REFUSED(braid_moe_counts(handle, NULL, NULL));
+    CHECK_REFUSED(braid_moe_finish_dispatch(handle, &received));
+    CHECK_REFUSED(
+        braid_moe_combine(moe, handle, room, BRAID_FLOAT32, H, NULL, NULL, NULL, 0, room, NULL));
+  }
+  CHECK(braid_moe_mask(moe) == 0);
+  CHECK(sent == NULL || braid_moe_phase(sent) != 0);
+  CHECK(handle == NULL || braid_moe_num_rows(handle) > 0);
+  CHECK(braid_moe_destroy(moe) == BRAID_OK);
+  braid_moe_free_handle(handle); /* before its buffer or after it */
+  CHECK(braid_close(comm) == BRAID_OK);
+  return 0;
+}
+
+static int look_in_a_fork(braid_comm* comm, braid_moe* moe, braid_moe_sent* sent,
+                          braid_moe_handle* handle) {
+  int status = 1;
+  const pid_t child = fork();
+  CHECK(child >= 0);
+  if (child == 0) {
+    alarm(20);
+    _exit(in_a_fork(comm, moe, sent, handle));
+  }
+  CHECK(waitpid(child, &status, 0) == child && status == 0);
+  return 0;
+}
+
+static int exchange(braid_comm* comm, braid_moe* moe, int rank) {
   float x[3][H], out[3][H];
   for (int t = 0; t < 3; ++t)
     for (int h = 0; h < H; ++h) x[t][h] = (float)(8 * rank + 2 * t + h);
@@ -71,6 +132,7 @@ static int exchange(braid_moe* moe, int rank) {
   braid_moe_sent* sent = NULL;
   CHECK(braid_moe_send_dispatch(moe, &tokens, &sent) == BRAID_OK);
   const uint64_t phase = braid_moe_phase(sent);
+  if (look_in_a_fork(comm, moe, sent, NULL) != 0) return 1;
   /* What is refused at once leaves the call as it is. */
   CHECK(braid_moe_receive_dispatch(sent, NULL) == BRAID_INVALID_ARGUMENT);
   CHECK(braid_moe_receive_combine(sent, out, NULL) == BRAID_INVALID_ARGUMENT);
@@ -85,6 +147,7 @@ static int exchange(braid_moe* moe, int rank) {
     return 1;
   CHECK(braid_moe_send_combine(moe, &tokens, rows, BRAID_FLOAT32, &slots[0][0], &layout_range[0][0],
                                kWeights[rank], phase, &sent) == BRAID_OK);
+  if (look_in_a_fork(comm, moe, sent, NULL) != 0) return 1;
   CHECK(braid_moe_receive_combine(sent, NULL, NULL) == BRAID_INVALID_ARGUMENT);
   CHECK(braid_moe_receive_dispatch(sent, &to) == BRAID_INVALID_ARGUMENT);
   CHECK(strstr(braid_last_error(), "got a combine's") != NULL);
@@ -95,7 +158,7 @@ static int exchange(braid_moe* moe, int rank) {
 }
 
 /* Normal mode: sizes first, then rows; experts are summed here, ranks by combine. */
-static int normal(braid_moe* moe, int rank, int sums_by_node) {
+static int normal(braid_comm* comm, braid_moe* moe, int rank, int sums_by_node) {
   float x[3][H], bias[3][H], out[3][H], out_weights[3][K];
   const int tokens = rank == 0 ? 3 : 2; /* of rank 1 the third one chose nobody: it is not given */
   for (int t = 0; t < 3; ++t)
@@ -114,6 +177,7 @@ static int normal(braid_moe* moe, int rank, int sums_by_node) {
   batch.num_experts = E;
   braid_moe_handle* handle = NULL;
   CHECK(braid_moe_begin_dispatch(moe, &batch, &handle) == BRAID_OK);
+  if (look_in_a_fork(comm, moe, NULL, handle) != 0) return 1;
   static const int kRows[N] = {3, 4};
   CHECK(braid_moe_num_rows(handle) == kRows[rank]);
   int32_t rows_of[N], per_expert[L], source_token[5];
@@ -130,6 +194,7 @@ static int normal(braid_moe* moe, int rank, int sums_by_node) {
   to.num_rows = 5;
   CHECK(braid_moe_finish_dispatch(handle, &to) == BRAID_OK);
   CHECK(braid_moe_finish_dispatch(handle, &to) == BRAID_INVALID_ARGUMENT);
+  if (look_in_a_fork(comm, moe, NULL, handle) != 0) return 1;
   CHECK(ids[4][0] == -1 && weights[4][1] == 0 && source_token[1] == 2);
   for (int i = 0; i < kRows[rank]; ++i) {
     float factor = 0;
@@ -208,36 +273,47 @@ static int run_rank(int rank, int port) {
   for (int can_shrink = 1; can_shrink >= 0; --can_shrink) {
     CHECK(braid_moe_create(comm, braid_moe_half_bytes(M, 4 * H, N, E), can_shrink, &moe) ==
           BRAID_OK);
-    CHECK(exchange(moe, rank) == 0);
+    CHECK(exchange(comm, moe, rank) == 0);
     if (can_shrink) CHECK(braid_barrier(comm) == BRAID_OK && braid_moe_destroy(moe) == BRAID_OK);
   }
   for (int repeat = 0; repeat < 5; ++repeat)
-    if (exchange(moe, rank) != 0) return 1;
+    if (exchange(comm, moe, rank) != 0) return 1;
   CHECK(braid_moe_set_may_gather(NULL, 1) == BRAID_INVALID_ARGUMENT);
   CHECK(braid_moe_set_may_gather(moe, 1) == BRAID_OK);
   for (int repeat = 0; repeat < 6; ++repeat)
-    if (normal(moe, rank, repeat % 2) != 0) return 1;
+    if (normal(comm, moe, rank, repeat % 2) != 0) return 1;
   if (refusals(moe) != 0 || give_up(moe, rank) != 0) return 1;
-  if (exchange(moe, rank) != 0 || normal(moe, rank, 0) != 0) return 1;
+  if (exchange(comm, moe, rank) != 0 || normal(comm, moe, rank, 0) != 0) return 1;
   CHECK(braid_barrier(comm) == BRAID_OK);
   CHECK(braid_moe_destroy(moe) == BRAID_OK);
   CHECK(braid_close(comm) == BRAID_OK);
   return 0;
 }
 
-int main(void) {
-  setenv("BRAID_TUNE", "off", 1);
-  const int port = 20000 + 8 * (int)(getpid() % 1500);
+/* On one host, or each rank on one of its own: then a thread of the buffer carries rows over the link. */
+static int run_ranks(int port, int num_hosts) {
   pid_t children[N];
   for (int rank = 0; rank < N; ++rank) {
     children[rank] = fork();
-    if (children[rank] == 0) _exit(run_rank(rank, port));
+    if (children[rank] != 0) continue;
+    if (num_hosts > 1) {
+      setenv("BRAID_HOST_ID", rank == 0 ? "host0" : "host1", 1);
+      setenv("BRAID_LINKS", "rdma", 1);
+    }
+    _exit(run_rank(rank, port));
   }
   int failed = 0;
   for (int rank = 0; rank < N; ++rank) {
     int status = 0;
     if (waitpid(children[rank], &status, 0) < 0 || status != 0) failed = 1;
   }
-  if (!failed) printf("dispatch and combine from C: exact\n");
   return failed;
+}
+
+int main(void) {
+  setenv("BRAID_TUNE", "off", 1);
+  const int port = 20000 + 8 * (int)(getpid() % 1500);
+  if (run_ranks(port, 1) != 0 || run_ranks(port + 1, N) != 0) return 1;
+  printf("dispatch and combine from C: exact\n");
+  return 0;
 }

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import torch
 
+import braid
 from braid.overlap import operations
 from braid.overlap.tuner import Way
 
@@ -20,11 +21,12 @@ class Calls:
         body(*arguments)
 
 
-class Comm(SimpleNamespace):
-    """Of two ranks; nothing is sent."""
+class Comm(braid.Comm):
+    """Nothing is sent."""
 
-    def __init__(self, size=2):
-        super().__init__(size=size, rank=1, _kept={}, _core=None, _calls=Calls())
+    def __init__(self, size=2, rank=1):
+        super().__init__(SimpleNamespace(rank=rank, size=size, store_address=""))
+        self._calls = Calls()
 
     def register(self, tensor):
         return tensor

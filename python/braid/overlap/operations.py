@@ -14,6 +14,7 @@ from braid.comm import Comm
 from braid.errors import InvalidArgument
 from braid.overlap import sequential
 from braid.overlap.fit import fit
+from braid.overlap.kinds import check_comm, check_tensor
 from braid.overlap.shapes import NAMES, Op, Shape, shape_of, why_sequential
 from braid.overlap.tuner import FORMS, SEQUENTIAL, Way, candidates, choose
 
@@ -61,10 +62,10 @@ def gemm_ar(
 
 def way_of(op: str, x: Tensor, w: Tensor, comm: Comm, *, layout: str = "nk") -> str:
     """How such a call goes, in words; "not measured" before the first. Of this rank alone."""
-    asked = next((each for each, name in NAMES.items() if name == op), None)
-    if asked is None:
-        raise InvalidArgument(f"way_of: op {op!r}; {', '.join(NAMES.values())}")
-    shape = shape_of(asked, x, w, None, layout, comm.size)
+    asked = [each for each, name in NAMES.items() if isinstance(op, str) and name == op]
+    if not asked:
+        raise InvalidArgument(f"way_of: op {op!r:.80}; {', '.join(NAMES.values())}")
+    shape = _checked("way_of", asked[0], x, w, comm, None, layout)
     why = why_sequential(shape, x, w)
     if why:
         return f"sequential: {why}"
@@ -83,11 +84,14 @@ def _run(op: Op, x: Tensor, w: Tensor, comm: Comm, bias: Tensor | None, layout: 
     """Looks up what checks and the way of a shape have come to: at few rows the GPU is done before
     the host has found it out again.
     """
-    ready = comm._kept.get(_READY) or _ready_of(comm)
-    # All of a tensor that checks look at.
-    of_bias = None if bias is None else (bias.shape, bias.dtype, bias.device)
-    key = (op, layout, x.shape, x.dtype, x.device, w.shape, w.dtype, w.device, of_bias)
-    call = ready.get(key)
+    try:
+        ready = comm._kept.get(_READY) or _ready_of(comm)
+        # All of a tensor that checks look at.
+        of_bias = None if bias is None else (bias.shape, bias.dtype, bias.device)
+        key = (op, layout, x.shape, x.dtype, x.device, w.shape, w.dtype, w.device, of_bias)
+        call = ready.get(key)
+    except Exception as found:  # whatever it is that is no comm or no tensor
+        raise (_why_not(op, x, w, comm, bias, layout) or found) from None
     if call is None:
         call = _make_ready(op, x, w, comm, bias, layout)
         if len(ready) >= _MOST_READY:
@@ -110,11 +114,34 @@ def _make_ready(
     op: Op, x: Tensor, w: Tensor, comm: Comm, bias: Tensor | None, layout: str
 ) -> _Ready:
     """Raises what is wrong. Collective where the shape is measured."""
-    shape = shape_of(op, x, w, bias, layout, comm.size)
+    shape = _checked(NAMES[op], op, x, w, comm, bias, layout)
     if why_sequential(shape, x, w, bias):
         return sequential.Anywhere(shape)
     kernels = _kernels_of(comm) or _make_kernels(comm, x.device)
     return kernels.ready(shape, kernels.way(shape, x, w, bias))
+
+
+def _checked(
+    name: str, op: Op, x: Tensor, w: Tensor, comm: Comm, bias: Tensor | None, layout: str
+) -> Shape:
+    """Raises what is wrong with the arguments of the function `name`."""
+    check_tensor(name, "x_shard" if name == NAMES[Op.AG_GEMM] else "x", x)
+    check_tensor(name, "w", w)
+    check_comm(name, comm)
+    if bias is not None:
+        check_tensor(name, "bias", bias)
+    return shape_of(op, x, w, bias, layout, comm.size)
+
+
+def _why_not(
+    op: Op, x: Tensor, w: Tensor, comm: Comm, bias: Tensor | None, layout: str
+) -> InvalidArgument | None:
+    """The same of a call, to be raised by who has seen that something is wrong."""
+    try:
+        _checked(NAMES[op], op, x, w, comm, bias, layout)
+    except InvalidArgument as wrong:
+        return wrong
+    return None
 
 
 class _ByKernels:

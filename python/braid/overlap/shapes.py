@@ -54,8 +54,8 @@ def shape_of(
 ) -> Shape:
     """Raises InvalidArgument that names what does not fit."""
     name = NAMES[op]
-    if layout not in ("nk", "kn"):
-        raise InvalidArgument(f"{name}: layout {layout!r}; 'nk' or 'kn'")
+    if not isinstance(layout, str) or layout not in ("nk", "kn"):
+        raise InvalidArgument(f"{name}: layout {layout!r:.80}; 'nk' or 'kn'")
     if x.dim() != 2 or w.dim() != 2:
         raise InvalidArgument(
             f"{name}: x of {x.dim()} and w of {w.dim()} dimensions; both have two"
@@ -65,12 +65,18 @@ def shape_of(
         raise InvalidArgument(
             f"{name}: x has {x.shape[1]} columns, w as '{layout}' a depth of {depth}"
         )
-    if x.dtype != w.dtype or (bias is not None and bias.dtype != x.dtype):
+    if x.dtype != w.dtype:
         raise InvalidArgument(f"{name}: x is {x.dtype}, w {w.dtype}; all tensors have one dtype")
+    if bias is not None and bias.dtype != x.dtype:
+        raise InvalidArgument(
+            f"{name}: x is {x.dtype}, bias {bias.dtype}; all tensors have one dtype"
+        )
     if not x.dtype.is_floating_point or x.dtype.itemsize < 2:
         raise InvalidArgument(f"{name}: {x.dtype}; float64, float32, bfloat16 or float16")
-    if x.device != w.device or (bias is not None and bias.device != x.device):
+    if x.device != w.device:
         raise InvalidArgument(f"{name}: x on {x.device}, w on {w.device}; one device")
+    if bias is not None and bias.device != x.device:
+        raise InvalidArgument(f"{name}: x on {x.device}, bias on {bias.device}; one device")
     if bias is not None and tuple(bias.shape) != (columns,):
         raise InvalidArgument(f"{name}: bias of shape {tuple(bias.shape)}; ({columns},)")
     if op is Op.GEMM_RS and x.shape[0] % size:

@@ -26,6 +26,8 @@ from torch.autograd.function import once_differentiable
 from braid.comm import Comm
 from braid.errors import InvalidArgument
 from braid.overlap import ag_gemm, gemm_ar, gemm_rs
+from braid.overlap.kinds import check_comm, check_tensor
+from braid.torch.layer_arguments import check_place, features, flag, part
 
 
 class _ColumnParallel(torch.autograd.Function):
@@ -74,12 +76,6 @@ class _RowParallel(torch.autograd.Function):
         return dx, dw, whole.sum(0) if ctx.has_bias else None, None, None
 
 
-def _part(features: int, comm: Comm, name: str) -> int:
-    if features % comm.size:
-        raise InvalidArgument(f"{name} {features} do not divide among {comm.size} ranks")
-    return features // comm.size
-
-
 def _autocast(tensor: Tensor) -> Tensor:
     """In autocast's type where that is on, which leaves float64 alone. Differentiable."""
     device = tensor.device.type
@@ -116,8 +112,12 @@ class _Parallel(torch.nn.Module):
         dtype: Any,
     ) -> None:
         super().__init__()
+        name = type(self).__name__
+        has_bias = flag(name, "bias", has_bias)
         self._part = comm.rank, comm.size
-        self.comm, self.sequence_parallel = comm, sequence_parallel
+        self.comm = comm
+        self.sequence_parallel = flag(name, "sequence_parallel", sequence_parallel)
+        check_place(name, device, dtype)
         make = {"device": device, "dtype": dtype}
         self.weight = torch.nn.Parameter(torch.empty(*weight_shape, **make))
         bias = torch.nn.Parameter(torch.zeros(weight_shape[0], **make)) if has_bias else None
@@ -135,6 +135,7 @@ class _Parallel(torch.nn.Module):
 
     @comm.setter
     def comm(self, comm: Comm) -> None:
+        check_comm(type(self).__name__, comm)
         if (comm.rank, comm.size) != self._part:
             rank, size = self._part
             raise InvalidArgument(
@@ -157,11 +158,13 @@ class _Parallel(torch.nn.Module):
 
     def _check(self, x: Tensor) -> None:
         """What this rank can see, before anything is sent."""
-        name, shape, features = type(self).__name__, tuple(x.shape), self.weight.shape[1]
+        name, depth = type(self).__name__, self.weight.shape[1]
+        check_tensor(name, "x", x)
+        shape = tuple(x.shape)
         if x.dim() < 2:
             raise InvalidArgument(f"{name}: x of shape {shape}; [rows, ..., features]")
-        if shape[-1] != features:
-            raise InvalidArgument(f"{name}: x of shape {shape}; {features} on the last axis")
+        if shape[-1] != depth:
+            raise InvalidArgument(f"{name}: x of shape {shape}; {depth} on the last axis")
         if 0 in shape:
             raise InvalidArgument(
                 f"{name}: x of shape {shape}: axis {shape.index(0)} is empty, so nothing to do"
@@ -192,7 +195,9 @@ class ColumnParallelLinear(_Parallel):
         device: Any = None,
         dtype: Any = None,
     ) -> None:
-        mine = _part(out_features, comm, "ColumnParallelLinear: out_features")
+        name = type(self).__name__
+        in_features = features(name, "in_features", in_features)
+        mine = part(name, "out_features", out_features, comm)
         super().__init__((mine, in_features), bias, comm, sequence_parallel, device, dtype)
         bound = in_features**-0.5
         torch.nn.init.uniform_(self.weight, -bound, bound)
@@ -230,7 +235,9 @@ class RowParallelLinear(_Parallel):
         device: Any = None,
         dtype: Any = None,
     ) -> None:
-        mine = _part(in_features, comm, "RowParallelLinear: in_features")
+        name = type(self).__name__
+        out_features = features(name, "out_features", out_features)
+        mine = part(name, "in_features", in_features, comm)
         super().__init__((out_features, mine), bias, comm, sequence_parallel, device, dtype)
         bound = in_features**-0.5
         torch.nn.init.uniform_(self.weight, -bound, bound)

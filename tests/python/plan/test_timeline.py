@@ -39,3 +39,9 @@ def test_refused():
         timeline.report("serial", 1, 1, 0)
     with pytest.raises(PlanError, match="--compute-ms"):
         timeline.report("serial", -1, 1, 1)
+
+
+def test_what_sends_nothing_waits_for_nothing():
+    answer = timeline.report("per-layer", 0.0013682994731914707, 0.0, 414)
+    assert str(answer.value("exposed_s")) == "0.0"
+    assert answer.value("step_per_layer_s") == answer.value("compute_s")

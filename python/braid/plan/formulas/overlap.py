@@ -14,17 +14,23 @@ def step_s(mode: str, compute_s: float, communication_s: float, layers: int = 1)
     Per layer: a layer's gradients leave while the next layer computes. Only the first layer's
     work and the last layer's communication have nothing beside them.
     """
-    if mode == "serial":
-        return compute_s + communication_s
-    if mode == "perfect":
-        return max(compute_s, communication_s)
-    work, wire = compute_s / layers, communication_s / layers
-    return work + (layers - 1) * max(work, wire) + wire
+    beside = _part_beside(mode, layers)
+    return max(compute_s, communication_s) + (1 - beside) * min(compute_s, communication_s)
 
 
 def exposed_s(mode: str, compute_s: float, communication_s: float, layers: int = 1) -> float:
-    """F16: the part of a step in which nothing is computed."""
-    return step_s(mode, compute_s, communication_s, layers) - compute_s
+    """F16: the part of a step in which nothing is computed.
+
+    Not the difference of step and computation, which rounding makes less than 0.
+    """
+    return communication_s - _part_beside(mode, layers) * min(compute_s, communication_s)
+
+
+def _part_beside(mode: str, layers: int) -> float:
+    """Of the shorter one, computation or communication: what runs beside the longer one."""
+    if mode == "serial":
+        return 0.0
+    return 1.0 if mode == "perfect" else (layers - 1) / layers
 
 
 def rate_to_hide_gbps(wire_bytes: float, compute_s: float) -> float:

@@ -32,12 +32,28 @@ def test_the_three_ways_are_in_order():
         serial, layered, perfect = (
             overlap.step_s(mode, compute, wire, layers) for mode in overlap.MODES
         )
-        assert perfect - 1e-12 <= layered <= serial + 1e-12
+        assert perfect <= layered <= serial
         assert serial == compute + wire
         for mode, step in zip(overlap.MODES, (serial, layered, perfect), strict=True):
             exposed = overlap.exposed_s(mode, compute, wire, layers)
             assert exposed == pytest.approx(step - compute, abs=1e-12)
-            assert -1e-12 <= exposed <= wire + 1e-12
+            assert 0 <= exposed <= wire
+
+
+def test_nobody_waits_less_than_nothing():
+    """Nor longer than communication takes, nor is a way the worse for hiding more: exactly so."""
+    rng = random.Random(7)
+    for _ in range(3000):
+        compute, layers = 10 ** rng.uniform(-9, 3), rng.randrange(1, 1001)
+        wire = rng.choice([0.0, compute, 10 ** rng.uniform(-12, 3)])
+        times = compute, wire, layers
+        steps = [overlap.step_s(mode, *times) for mode in overlap.MODES]
+        waits = [overlap.exposed_s(mode, *times) for mode in overlap.MODES]
+        assert wire == waits[0] >= waits[1] >= waits[2] >= 0, times
+        assert compute + wire == steps[0] >= steps[1] >= steps[2] == max(compute, wire), times
+        if not wire:
+            assert [str(each) for each in waits] == ["0.0"] * 3  # -0.0 is 0, and printed otherwise
+            assert steps == [compute] * 3
 
 
 def test_one_layer_hides_nothing():
