@@ -34,8 +34,12 @@ def _at(tensor: torch.Tensor | None) -> int:
     return 0 if tensor is None else tensor.data_ptr()
 
 
-def _first(rows: int, tensor: torch.Tensor | None) -> torch.Tensor | None:
-    return None if tensor is None else tensor[:rows]
+def _shorten(tensor: torch.Tensor | None, rows: int) -> None:
+    """To its first rows. It is no view of itself: torch forbids to write into those that a function
+    with a gradient of its own answers.
+    """
+    if tensor is not None:
+        tensor.resize_(rows, *tensor.shape[1:])
 
 
 class _Part:
@@ -276,20 +280,23 @@ class GpuCalls:
         """
         tried, room = None, self._expected.room(form.sizes[0])
         try:
-            if room != 0:
-                tried = form.results(room)
-        except torch.cuda.OutOfMemoryError:  # exact sizes may be less
-            room = 0
-        except BaseException:
-            self.abandon(begun)
+            try:
+                if room != 0:
+                    tried = form.results(room)
+            except torch.cuda.OutOfMemoryError:  # exact sizes may be less
+                room = 0
+            addresses = _NOWHERE if tried is None else map(_at, tried)
+            had_room = self.core.await_sizes(begun.core, *addresses, room, *self._launch())
+        except BaseException:  # calls go on, unless the comm ended
+            with suppress(Exception):
+                self.abandon(begun)
             raise
-        addresses = _NOWHERE if tried is None else map(_at, tried)
-        had_room = self.core.await_sizes(begun.core, *addresses, room, *self._launch())
         begun.num_rows = rows = begun.core.num_rows
         self._expected.saw(form.sizes[0], rows)
         if had_room and tried is not None:
-            x, scales, ids, weights, src_idx = (_first(rows, each) for each in tried)
-            begun.results = x, scales, ids, weights, src_idx
+            for each in tried:
+                _shorten(each, rows)
+            begun.results = tried
 
     def abandon(self, begun: _Begun) -> None:
         if begun.is_over:
