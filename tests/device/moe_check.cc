@@ -1,5 +1,5 @@
 // Checks the kernels of dispatch and combine on GPUs against moe/reference.h, byte by byte: 1 to 8
-// ranks, random shapes, types, routings and numbers of blocks, ranks that come late, two results at a
+// and 16 ranks, random shapes, types, routings and numbers of blocks, ranks that come late, two results at a
 // time, graphs that are replayed, deadlines, the host's word, ranks that mean different calls and ids
 // that are none; then prints each kernel's own time. With fewer GPUs than ranks, several ranks are
 // streams of one GPU. scripts/device_checks compiles and runs it.
@@ -78,6 +78,9 @@ NormalCase random_normal(uint64_t seed, int num_ranks) {
   c.has_weights = random() % 2 == 0;
   c.num_biases = static_cast<int>(random() % 3);
   c.spare_rows = static_cast<int>(random() % 2 * 5);
+  if (random() % 2 == 0) return c;
+  c.oddities = 1 + random() % 1000;
+  c.side_bytes = 16 * (random() % 5);  // those go along with rows, but for where they lie
   return c;
 }
 
@@ -181,6 +184,29 @@ void check_normal(MoeRanks& ranks, const Kernels& kernels, uint64_t seed) {
   report("normal, " + c.name() + ", " + std::to_string(run.num_rounds()) + " rounds, seed " +
              std::to_string(seed),
          right);
+  if (!right) ranks.clear();
+}
+
+/// A trial that finds too little room does nothing, and all goes on behind it.
+void check_trials_in_vain(MoeRanks& ranks, const Kernels& kernels, uint64_t seed) {
+  const NormalCase c = random_normal(seed, ranks.size());
+  NormalRun run(ranks, kernels, c, random_blocks(ranks, seed + 5));
+  if (!run.fits()) return;
+  run.poison();
+  for (int r = 0; r < ranks.size(); ++r) {
+    run.layout(r);
+    run.begin(r);
+    run.finish_in_too_little(r, true);
+  }
+  ranks.wait();
+  bool right = !ranks.has_fault();
+  for (int r = 0; r < ranks.size(); ++r) right = run.is_untouched(r) && right;
+  for (int r = 0; r < ranks.size(); ++r) {
+    run.finish(r);
+    run.combine(r);
+  }
+  right = run.is_right() && right;
+  report("trials in vain, " + c.name(), right);
   if (!right) ranks.clear();
 }
 
@@ -300,6 +326,29 @@ void check_faults(MoeRanks& ranks, const Kernels& kernels) {
   report("after faults, " + c.name(), run.is_right());
 }
 
+/// A rank whose combine is told that more of its own tokens came to it than did.
+void check_own_rows_that_are_not(MoeRanks& ranks, const Kernels& kernels) {
+  for (uint64_t seed = 1; seed < 500; ++seed) {
+    NormalCase n = random_normal(seed, ranks.size());
+    n.has_weights = true;
+    NormalRun run(ranks, kernels, n, ranks.most_blocks());
+    if (!run.fits() || !run.goes_elsewhere(0)) continue;
+    run.poison();
+    for (int r = 0; r < ranks.size(); ++r) run.all(r);
+    bool right = run.is_right();
+    check_fault(ranks, "own rows that are not", 0, device::Wait::kAgreement, [&] {
+      run.spoil_is_in(0);
+      for (int r = 0; r < ranks.size(); ++r) run.combine(r);
+    });
+    run.poison();
+    for (int r = 0; r < ranks.size(); ++r) run.all(r);
+    right = run.is_right() && right;
+    report("own rows that are not, before and after", right);
+    return;
+  }
+  report("a case of tokens that go elsewhere", false);
+}
+
 /// Ranks whose halves are so small that a dispatch takes rounds.
 void check_normal_faults(MoeRanks& ranks, const Kernels& kernels) {
   for (uint64_t seed = 1; seed < 500; ++seed) {
@@ -358,12 +407,19 @@ void check_ranks(const Kernels& kernels, int num_ranks, int num_seeds) {
       check_two_alive(ranks, kernels, 31 * seed + static_cast<uint64_t>(num_ranks));
     for (uint64_t seed = 1; seed < 4; ++seed)
       check_graphs(ranks, kernels, 57 * seed + static_cast<uint64_t>(num_ranks));
-    if (num_ranks == 2 || num_ranks == 5) check_faults(ranks, kernels);
+    for (uint64_t seed = 1; seed < 4; ++seed)
+      check_trials_in_vain(ranks, kernels, 83 * seed + static_cast<uint64_t>(num_ranks));
+    if (num_ranks == 2 || num_ranks == 5) {
+      check_faults(ranks, kernels);
+      check_own_rows_that_are_not(ranks, kernels);
+    }
   }
   // Halves so small that a call takes many rounds.
   MoeRanks small(num_ranks, static_cast<uint64_t>(num_ranks) * (16 << 10));
   for (int i = 0; i < num_seeds; ++i)
     check_normal(small, kernels, static_cast<uint64_t>(5000 + 100 * num_ranks + i));
+  for (uint64_t seed = 1; seed < 4; ++seed)
+    check_trials_in_vain(small, kernels, 5083 * seed + static_cast<uint64_t>(num_ranks));
   if (num_ranks == 2 || num_ranks == 5) check_normal_faults(small, kernels);
 }
 
@@ -396,6 +452,7 @@ int main(int argc, char** argv) {
     check_small(kernels, num_ranks);
   for (int num_ranks = 1; !is_small && !is_timed && num_ranks <= kMostRanks; ++num_ranks)
     check_ranks(kernels, num_ranks, is_quick ? 6 : 12);
+  if (!is_small && !is_timed) check_ranks(kernels, braid::moe::gpu::kMostRanks, is_quick ? 3 : 6);
   std::printf("moe: %d passed, %d failed\n", passed, failed);
   std::fflush(stdout);
   if (!is_quick && !is_small) print_times(kernels);

@@ -18,12 +18,29 @@ struct NormalCase {
   bool has_weights = true;
   int num_biases = 0;
   int spare_rows = 0;  // beyond those that come
+  /// Of this follow, by rank: whether side rows begin, where they come from and where they go, at no
+  /// address that bulk copies take; and how a dispatch is tried before it is finished.
+  uint64_t oddities = 0;  // 0: none
+
+  uint64_t side_shift(int r) const { return shift(4 * static_cast<uint64_t>(r)); }
+  uint64_t out_side_shift(int r) const { return shift(4 * static_cast<uint64_t>(r) + 1); }
+  enum class Trial { kNone, kInVain, kEnough };
+  Trial trial(int r) const {
+    if (oddities == 0) return Trial::kNone;
+    return static_cast<Trial>(random_bits(oddities, 4 * static_cast<uint64_t>(r) + 2) % 3);
+  }
 
   std::string name() const {
     return std::to_string(p.num_ranks()) + " ranks, " + std::to_string(p.num_experts) +
            " experts, top " + std::to_string(p.num_topk) + ", " + std::to_string(p.row_bytes) +
            " bytes a row of " + dtype_name(dtype) + ", side of " + std::to_string(side_bytes) +
-           (has_weights ? ", weights" : "") + ", " + std::to_string(num_biases) + " biases";
+           (has_weights ? ", weights" : "") + ", " + std::to_string(num_biases) + " biases" +
+           (oddities != 0 ? ", oddities" : "");
+  }
+
+ private:
+  uint64_t shift(uint64_t index) const {
+    return oddities == 0 ? 0 : random_bits(oddities, index) % 2 * 4;
   }
 };
 
@@ -75,17 +92,50 @@ class NormalRun {
   void begin(int r) { enqueue(r, begin_, dispatch_args(r), num_blocks_); }
   void finish(int r) { enqueue(r, finish_, dispatch_args(r), num_blocks_); }
   /// With room for one row fewer than come.
-  void finish_in_too_little(int r) {
+  void finish_in_too_little(int r, bool is_trial = false) {
     moe::gpu::DispatchArgs args = dispatch_args(r);
     args.room_rows = all_rows_but_one(r);
+    args.is_trial = is_trial;
+    enqueue(r, finish_, args, num_blocks_);
+  }
+  /// A trial that has room.
+  void try_to_finish(int r) {
+    moe::gpu::DispatchArgs args = dispatch_args(r);
+    args.is_trial = true;
     enqueue(r, finish_, args, num_blocks_);
   }
   void combine(int r) { enqueue(r, combine_, combine_args(r), num_blocks_); }
   void all(int r) {
     layout(r);
     begin(r);
-    finish(r);
+    if (c_.trial(r) == NormalCase::Trial::kInVain) finish_in_too_little(r, true);
+    if (c_.trial(r) == NormalCase::Trial::kEnough)
+      try_to_finish(r);
+    else
+      finish(r);
     combine(r);
+  }
+  /// Every token of a rank goes everywhere, as its combine reads it.
+  void spoil_is_in(int r) {
+    ranks_.use(r);
+    of_[static_cast<size_t>(r)].is_in.fill(std::byte{1});
+    CHECK_CUDA(cudaDeviceSynchronize());
+  }
+  /// Whether there is a token of a rank that does not come back to it from itself.
+  bool goes_elsewhere(int r) const {
+    const Bytes& is_in = want_[static_cast<size_t>(r)].is_in;
+    for (size_t at = static_cast<size_t>(r); at < is_in.size(); at += c_.p.ranks.size())
+      if (is_in[at] == std::byte{0}) return true;
+    return false;
+  }
+  /// Whether nothing was written where a rank's rows are to lie.
+  bool is_untouched(int r) const {
+    const Of& of = of_[static_cast<size_t>(r)];
+    bool is_poison = true;
+    for (const Memory* each :
+         {&of.out, &of.out_side, &of.out_ids, &of.out_weights, &of.source_token})
+      for (const std::byte byte : each->get()) is_poison = is_poison && byte == kPoison;
+    return is_poison;
   }
   void poison() {
     for (Of& of : of_)
@@ -195,7 +245,7 @@ class NormalRun {
     args.rounds = dispatch_rounds();
     args.x = of.x.as<std::byte>();
     args.row_bytes = c_.p.row_bytes;
-    args.side = of.side.as<std::byte>();
+    args.side = of.side.as<std::byte>() + c_.side_shift(r);
     args.side_bytes = c_.side_bytes;
     args.is_in_rank = of.is_in.as<bool>();
     args.per_expert = of.per_expert.as<int32_t>();
@@ -207,7 +257,7 @@ class NormalRun {
     args.ticket = of.ticket.as<moe::gpu::Ticket>();
     args.incoming = of.incoming.as<int32_t>();
     args.out = of.out.as<std::byte>();
-    args.out_side = of.out_side.as<std::byte>();
+    args.out_side = of.out_side.as<std::byte>() + c_.out_side_shift(r);
     args.out_ids = of.out_ids.as<int64_t>();
     args.out_weights = c_.has_weights ? of.out_weights.as<float>() : nullptr;
     args.source_token = of.source_token.as<int32_t>();
@@ -253,7 +303,9 @@ class NormalRun {
     const Wanted& want = want_[static_cast<size_t>(r)];
     Of of;
     of.x = Memory(tokens(r).rows);
-    of.side = Memory(side_of(r));
+    Bytes side = side_of(r);
+    side.insert(side.begin(), c_.side_shift(r), kPoison);
+    of.side = Memory(side);
     of.ids = Memory::of(tokens(r).ids);
     of.weights = Memory::of(tokens(r).weights);
     of.y = Memory(want.y);
@@ -314,6 +366,7 @@ class NormalRun {
     want.room_rows = static_cast<int>(room);
     want.out = got.rows;
     want.out.resize(room * c_.p.row_bytes, kPoison);
+    want.out_side.assign(c_.out_side_shift(r), kPoison);
     for (size_t i = 0; i < rows; ++i) {
       const Bytes side = side_of(got.source_rank[i]);
       const auto from =
@@ -321,7 +374,7 @@ class NormalRun {
           static_cast<int64_t>(static_cast<uint64_t>(got.source_token[i]) * c_.side_bytes);
       want.out_side.insert(want.out_side.end(), from, from + static_cast<int64_t>(c_.side_bytes));
     }
-    want.out_side.resize(room * c_.side_bytes, kPoison);
+    want.out_side.resize(c_.out_side_shift(r) + room * c_.side_bytes, kPoison);
     want.out_ids.resize(8 * room * k);
     want.out_weights.resize(c_.has_weights ? 4 * room * k : 0);
     for (size_t i = 0; i < room * k; ++i) {

@@ -365,6 +365,7 @@ def check_sizes_of_late(checks, buffer, shape, seed):
         for what, found, wanted in zip(("rows", "weights"), gpu_back, back, strict=True):
             checks.same(found, wanted, f"{name}: combined {what}")
         tried += gpu[0].untyped_storage().nbytes() > gpu[0].nbytes
+        checks.expect(not gpu[0]._is_view(), f"{name}: torch lets nobody write into a view")
     return tried, calls
 
 

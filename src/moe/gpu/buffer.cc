@@ -415,6 +415,7 @@ Status Buffer::start_begin(comm::Device& device, const Dispatch& call, const Tic
   }
   BRAID_RETURN_IF_ERROR(start_in_bulk(device, Entry::kBegin, args, launch));
   is_begun_ = true;
+  is_word_due_ = is_word_due_ || tells_host;
   tried_rows_ = kNotTried;
   return {};
 }
@@ -437,6 +438,8 @@ Status Buffer::begin(comm::Device& device, const Dispatch& call, const Ticket* o
                      int32_t* incoming, bool tells_host, const Launch& launch) {
   const char* const name = call_name(CallKind::kDispatch);
   BRAID_RETURN_IF_ERROR(in_rank(name, check_begin(call)));
+  // Of a dispatch that was given up unheard: else it would be taken for this one's.
+  if (tells_host) BRAID_RETURN_IF_ERROR(in_rank(name, await_word(device, {})));
   return in_rank(name, enqueue(device, launch, [&] {
                    return start_begin(device, call, of, ticket, incoming, tells_host, launch);
                  }));
@@ -457,23 +460,30 @@ Status Buffer::try_finish(comm::Device& device, const Dispatch& call, const Disp
   return {};
 }
 
-Result<Incoming> Buffer::await_incoming(comm::Device& device, const Dispatch& call,
-                                        const std::function<Status()>& interrupt) {
-  const char* const name = call_name(CallKind::kDispatch);
+Status Buffer::await_word(comm::Device& device, const std::function<Status()>& interrupt) {
   // The kernel's own deadline is the call's; this one is for a stream that never comes to it.
   const int64_t timeout_ns = 2 * memory_->team().watch.timeout_ns;
   const Deadline deadline = Deadline::after_ns(timeout_ns);
-  const int32_t* const words = memory_->host_incoming();
-  for (uint32_t looks = 1;; ++looks) {
-    if (std::atomic_ref(memory_->host_incoming()[0]).load(std::memory_order_acquire) == 1) break;
-    if (looks % 64 != 0) continue;
-    BRAID_RETURN_IF_ERROR(in_rank(name, device.faults().status()));
+  for (uint32_t looks = 1; is_word_due_; ++looks) {
+    is_word_due_ =
+        std::atomic_ref(memory_->host_incoming()[0]).load(std::memory_order_acquire) != 1;
+    if (!is_word_due_ || looks % 64 != 0) continue;
+    BRAID_RETURN_IF_ERROR(device.faults().status());
     if (interrupt) BRAID_RETURN_IF_ERROR(interrupt());
     if (deadline.passed())
-      return in_rank(name,
-                     timeout("its stream did not come to it within {}", format_ns(timeout_ns)));
+      return timeout("its stream did not come to it within {}", format_ns(timeout_ns));
     sched_yield();
   }
+  return {};
+}
+
+Result<Incoming> Buffer::await_incoming(comm::Device& device, const Dispatch& call,
+                                        const std::function<Status()>& interrupt) {
+  const char* const name = call_name(CallKind::kDispatch);
+  if (!is_begun_ || !is_word_due_)
+    return in_rank(name, invalid_argument("nothing was begun that tells what comes"));
+  BRAID_RETURN_IF_ERROR(in_rank(name, await_word(device, interrupt)));
+  const int32_t* const words = memory_->host_incoming();
   const auto n = static_cast<size_t>(size());
   Incoming incoming;
   incoming.num_rows = words[1];

@@ -90,7 +90,7 @@ class Buffer {
              const Ticket* of, Ticket* ticket, int32_t* incoming, const Launch& launch);
   /// In place of finish(), for who has no room for what comes: the other rounds leave, and what comes
   /// is given back unread, so that the others go on and this rank's next call is as any. Nothing was
-  /// begun: ok.
+  /// begun: ok. Not between try_finish() and await_incoming(), when it may be over already.
   Status abandon(comm::Device& device, const Dispatch& call, const Ticket* of, Ticket* ticket,
                  int32_t* incoming, const Launch& launch);
   /// call.rows_of and call.most_tokens are those that `incoming` has.
@@ -111,6 +111,8 @@ class Buffer {
   Status check_received(uint64_t number) const;
   Status check_nothing_is_open() const;
   Status check_begin(const Dispatch& call) const;
+  /// Until the last begin() with `tells_host` has told; ok where it has, or there was none.
+  Status await_word(comm::Device& device, const std::function<Status()>& interrupt);
   /// A send's number, when its kernel is enqueued.
   uint64_t open_half();
   Status in_rank(const char* call, const Status& status) const;
@@ -149,6 +151,7 @@ class Buffer {
   uint64_t num_sent_ = 0;  // low latency
   bool is_open_[kHalves] = {false, false};
   bool is_begun_ = false;
+  bool is_word_due_ = false;        // the host's, of what comes
   int32_t tried_rows_ = kNotTried;  // of the dispatch that is begun
 };
 

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -75,6 +76,12 @@ class Launches {
     return by_rank_.at(rank).back();
   }
   std::atomic<bool> says_what_comes = true;
+  /// As the kernel does: 3 rows of source 0, 4 of source 1, of 9 tokens at most, in phase 5.
+  static void say(const DispatchArgs& a) {
+    const int32_t words[] = {7, 9, 5, 3, 4, 1, 3, 2, 7, 4, 3};
+    std::memcpy(a.host_incoming + 1, words, sizeof words);
+    std::atomic_ref(a.host_incoming[0]).store(1, std::memory_order_release);
+  }
 
  private:
   template <typename Args>
@@ -90,12 +97,6 @@ class Launches {
           by_rank_[rank].push_back({name, shape, {bytes, bytes + sizeof(Args)}});
           return Status();
         });
-  }
-  /// As the kernel does: 3 rows of source 0, 4 of source 1, of 9 tokens at most, in phase 5.
-  static void say(const DispatchArgs& a) {
-    const int32_t words[] = {7, 9, 5, 3, 4, 1, 3, 2, 7, 4, 3};
-    std::memcpy(a.host_incoming + 1, words, sizeof words);
-    std::atomic_ref(a.host_incoming[0]).store(1, std::memory_order_release);
   }
 
   mutable std::mutex mutex_;
@@ -600,6 +601,39 @@ TEST(MoeGpuBuffer, ADispatchThatFoundNoMemoryIsGivenBackUnread) {
     EXPECT_TRUE(memory.is_guarded());
     EXPECT_TRUE(buffer.send(rank.device, dispatch_of(5), ticket, launch).ok());
     EXPECT_EQ(ranks.launches.names_of(rank.rank()).size(), 3U);
+  });
+}
+
+// Its kernel may yet have to run, and tells the host when it does: the next dispatch's word is not that one.
+TEST(MoeGpuBuffer, WhatAnAbandonedDispatchTellsIsNotTakenForTheNextOnes) {
+  Ranks ranks;
+  ranks.launches.says_what_comes = false;
+  ranks.run([&](GpuRank& rank, Buffer& buffer, const Launch& launch) {
+    const braid::test::GuardedMemory memory(rank.cuda, 4 * sizeof(int32_t) * incoming_words(2, 2));
+    auto* const words = sys::pointer_to<int32_t>(memory.get());
+    auto* const ticket = some<Ticket>(20);
+    const Dispatch d = normal_of(5);
+    const auto begin = [&] {
+      return buffer.begin(rank.device, d, nullptr, ticket, words, true, launch);
+    };
+    ASSERT_TRUE(begin().ok());
+    const auto args = ranks.launches.last_of(rank.rank()).as<DispatchArgs>();
+    ASSERT_TRUE(buffer.abandon(rank.device, d, nullptr, ticket, words, launch).ok());
+    EXPECT_FALSE(buffer.await_incoming(rank.device, d, {}).ok());
+    std::atomic<bool> has_told = false;
+    std::thread kernel([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      has_told = true;
+      Launches::say(args);
+    });
+    EXPECT_TRUE(begin().ok());
+    EXPECT_TRUE(has_told);
+    kernel.join();
+    const auto stop = [] { return unavailable("interrupted by a signal"); };
+    EXPECT_EQ(buffer.await_incoming(rank.device, d, stop).status().code(), Code::kUnavailable);
+    Launches::say(args);
+    EXPECT_TRUE(buffer.await_incoming(rank.device, d, {}).ok());
+    EXPECT_FALSE(buffer.await_incoming(rank.device, d, {}).ok());  // once
   });
 }
 

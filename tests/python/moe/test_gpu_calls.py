@@ -204,6 +204,28 @@ def test_a_dispatch_is_finished_before_its_sizes_are_known_where_what_comes_has_
         assert c.core.names() == ["combine"]
 
 
+def test_a_result_may_be_written_into_behind_a_function_with_a_gradient_of_its_own(cuda):
+    """As one that has exactly its memory: torch lets nobody write into a view there."""
+    c = Case(cuda.buffer())
+
+    class Dispatch(torch.autograd.Function):
+        @staticmethod
+        def forward(_, x):
+            return c.normal(x=x.detach())[0]
+
+        @staticmethod
+        def backward(_, grad):
+            return torch.ones(T, H, dtype=grad.dtype)
+
+    for is_tried in (False, True):
+        x = torch.ones(T, H, dtype=torch.bfloat16, requires_grad=True)
+        got = Dispatch.apply(x)
+        got.mul_(2)
+        got.sum().backward()
+        assert x.grad is not None
+        assert (got.untyped_storage().nbytes() > got.nbytes) == is_tried
+
+
 def test_a_dispatch_that_finds_no_memory_for_what_may_come_waits_for_what_does(cuda, monkeypatch):
     c = Case(cuda.buffer())
     c.normal()
@@ -224,14 +246,16 @@ def test_rows_that_are_expected_are_the_most_of_late_for_each_token():
     expected = ExpectedRows(4)
     assert expected.room(100) == 0
     expected.saw(100, 200)
-    assert (expected.room(100), expected.room(10), expected.room(0)) == (212 + 16, 21 + 16, 16)
+    assert [expected.room(tokens) for tokens in (100, 70, 10, 0)] == [228, 148 + 16, 0, 0]
     expected.saw(100, 20)
     assert 100 < expected.room(100) < 212 + 16
     for _ in range(99):
         expected.saw(100, 20)
     assert expected.room(100) == 21 + 16
-    expected.saw(0, 200)  # of others' tokens
-    assert expected.room(100) == 400 + 16
+    for few in (0, 1):
+        expected.saw(few, 20_000)  # of others' tokens
+        assert expected.room(few) == 4 * few + 16
+    assert expected.room(100) == 21 + 16
 
 
 def test_what_a_call_fills_is_one_piece_of_memory_and_no_part_lies_in_another(cuda):
@@ -493,6 +517,27 @@ def test_a_normal_dispatch_without_memory_takes_part_all_the_same(cuda, monkeypa
             c.normal(num_worst_tokens=worst)
         waits = ["await_sizes"] if worst == 0 else []
         assert c.core.names() == ["begin", *waits, "abandon"]
+
+
+def test_a_normal_dispatch_that_fails_while_it_waits_is_given_up(cuda, monkeypatch):
+    c = Case(cuda.buffer())
+    c.normal()
+    c.core.names()
+    c.core.fails = "await_sizes"
+    refused("await_sizes fails", c.normal)
+    assert c.core.names() == ["layout", "begin", "await_sizes", "abandon"]
+    c.core.fails = "abandon"
+    laid = c.buffer.get_dispatch_layout(c.ids, EXPERTS)
+    monkeypatch.setattr(c.buffer, "get_dispatch_layout", lambda *_: laid)
+    c.core.names()
+
+    def interrupted(*_):
+        raise KeyboardInterrupt("planned")
+
+    monkeypatch.setattr(Torch, "empty", interrupted)
+    with pytest.raises(KeyboardInterrupt, match="planned"):
+        c.normal()
+    assert c.core.names() == ["begin", "abandon"]
 
 
 def test_what_cannot_be_finished_is_given_up_once(cuda):

@@ -41,11 +41,12 @@ class Plan:
     fault: str = ""
 
 
-def roles_of(blocks: int, plan: Plan) -> tuple[int, int]:
+def roles_of(blocks: int, plan: Plan, ranks: int) -> tuple[int, int]:
     """How many blocks send, and how many take."""
     if plan.rounds == 1 or blocks == 1:
         return blocks, blocks
-    senders = min(blocks // 2 if plan.is_combine else max(blocks * 5 // 12, 1), 32)
+    part, of = (ranks - 1, 2 * ranks - 1) if plan.is_combine else (5, 12)
+    senders = min(max(blocks * part // of, 1), 32)
     return senders, blocks - senders
 
 
@@ -54,11 +55,11 @@ class Kernel:
 
     def __init__(self, ranks: list[Rank], rank: Rank, plan: Plan) -> None:
         self.ranks, self.rank, self.plan = ranks, rank, plan
-        self.senders, self.takers = roles_of(rank.blocks, plan)
+        self.senders, self.takers = roles_of(rank.blocks, plan, len(ranks))
 
     def senders_of(self, rank: Rank, round_: int) -> int:
         is_begin = not self.plan.is_combine and round_ == 0
-        return rank.blocks if is_begin else roles_of(rank.blocks, self.plan)[0]
+        return rank.blocks if is_begin else roles_of(rank.blocks, self.plan, len(self.ranks))[0]
 
     def arrive(self, kind: str, step: int, blocks: int, base: dict[tuple[str, int], int]) -> bool:
         key = (kind, 0 if self.plan.fault == "one count" else step % HALVES)
@@ -85,7 +86,7 @@ class Kernel:
         half = phase % HALVES
         for peer in self.ranks:
             yield lambda: True
-            takers = roles_of(peer.blocks, self.plan)[1]
+            takers = roles_of(peer.blocks, self.plan, len(self.ranks))[1]
             peer.untaken[half, self.rank.number] = set(range(takers))
             peer.flags[half, self.rank.number] = phase
 

@@ -147,24 +147,28 @@ class _Begun:
 
 class ExpectedRows:
     """How many rows a dispatch will bring, by the most that came of late for each token of this
-    rank, which is forgotten by and by.
+    rank, which is forgotten by and by. Calls of about as many tokens are alike: what comes is of
+    all ranks' tokens, and where this one has few it says nothing about the others'.
     """
 
     _SPARE = 16  # rows, and a part of them
 
     def __init__(self, num_ranks: int) -> None:
-        self._num_ranks, self._per_token = num_ranks, 0.0
+        self._num_ranks = num_ranks
+        self._per_token: dict[int, float] = {}  # by the bits of a number of tokens
 
     def room(self, tokens: int) -> int:
         """Rows; 0: nothing has come yet. At most as many as ranks send that have as many tokens."""
-        if self._per_token == 0:
+        per_token = self._per_token.get(tokens.bit_length())
+        if per_token is None:
             return 0
-        expected = int(self._per_token * tokens * (1 + 1 / self._SPARE))
+        expected = int(per_token * tokens * (1 + 1 / self._SPARE))
         return min(expected, self._num_ranks * tokens) + self._SPARE
 
     def saw(self, tokens: int, rows: int) -> None:
-        kept = self._per_token * (1 - 1 / self._SPARE)
-        self._per_token = max(kept, rows / max(tokens, 1))
+        bits = tokens.bit_length()
+        kept = self._per_token.get(bits, 0.0) * (1 - 1 / self._SPARE)
+        self._per_token[bits] = max(kept, rows / max(tokens, 1))
 
 
 class GpuCalls:
@@ -272,21 +276,25 @@ class GpuCalls:
         """
         tried, room = None, self._expected.room(form.sizes[0])
         try:
-            if room != 0:
-                tried = form.results(room)
-        except torch.cuda.OutOfMemoryError:  # exact sizes may be less
-            room = 0
-        except BaseException:
-            self.abandon(begun)
+            try:
+                if room != 0:
+                    tried = form.results(room)
+            except torch.cuda.OutOfMemoryError:  # exact sizes may be less
+                room = 0
+            addresses = _NOWHERE if tried is None else map(_at, tried)
+            had_room = self.core.await_sizes(begun.core, *addresses, room, *self._launch())
+        except BaseException:  # calls go on, unless the comm ended
+            with suppress(Exception):
+                self.abandon(begun)
             raise
-        addresses = _NOWHERE if tried is None else map(_at, tried)
-        had_room = self.core.await_sizes(begun.core, *addresses, room, *self._launch())
         begun.num_rows = rows = begun.core.num_rows
         self._expected.saw(form.sizes[0], rows)
         if had_room and tried is not None:
+            # Slices would take three times as long, and be views, into which torch forbids to write
+            # behind a function that has a gradient of its own.
             for each, kind in zip(tried, form.kinds, strict=True):
                 if each is not None and kind is not None:
-                    each.resize_(rows, *kind[0])  # a third of what a slice takes
+                    each.resize_(rows, *kind[0])
             begun.results = tried
 
     def abandon(self, begun: _Begun) -> None:
