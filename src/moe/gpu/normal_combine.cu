@@ -252,6 +252,14 @@ __device__ void await_agreed(const Team& team, uint64_t call) {
   __syncthreads();
 }
 
+/// Of n parts of a round n - 1 are sent and n added up, and a block sends 5/4 as fast as it adds up:
+/// measured with 24 blocks, two H200 took 283 us with 7 that send and 289 with 8, four 608 with 9 and 628
+/// with 10.
+__device__ __forceinline__ uint32_t blocks_that_send(int num_ranks) {
+  const auto n = static_cast<uint32_t>(num_ranks), parts = 9 * n - 4;
+  return max((gridDim.x * 4 * (n - 1) + parts / 2) / parts, 1U);
+}
+
 template <typename Type>
 __device__ void combine(const CombineArgs& args) {
   __shared__ StartFacts known;
@@ -263,9 +271,7 @@ __device__ void combine(const CombineArgs& args) {
   const uint64_t begun = known.phase + 1, call = known.call + 1;
   const CallShape shape = shape_behind(args.shape, args.of == nullptr ? nullptr : &known.of);
   const int rounds = is_known(args) ? args.rounds.count(args.incoming[2]) : 1;
-  // A block sends about as fast as it adds up, and of n parts of a round one is not sent.
-  const auto n = static_cast<uint32_t>(team.layout.num_ranks);
-  const Roles roles = Roles::of(rounds, max(gridDim.x * (n - 1) / (2 * n - 1), 1U));
+  const Roles roles = Roles::of(rounds, blocks_that_send(team.layout.num_ranks));
   const Steps sent(team.state->sent, known.sent, roles.senders);
   const Steps taken(team.state->taken, known.taken, roles.takers);
   const auto most_rows = static_cast<uint32_t>(args.rounds.tokens);

@@ -45,8 +45,12 @@ def roles_of(blocks: int, plan: Plan, ranks: int) -> tuple[int, int]:
     """How many blocks send, and how many take."""
     if plan.rounds == 1 or blocks == 1:
         return blocks, blocks
-    part, of = (ranks - 1, 2 * ranks - 1) if plan.is_combine else (5, 12)
-    senders = min(max(blocks * part // of, 1), 32)
+    if plan.is_combine:
+        parts = 9 * ranks - 4
+        wanted = (blocks * 4 * (ranks - 1) + parts // 2) // parts
+    else:
+        wanted = blocks * 3 // 8
+    senders = min(max(wanted, 1), 32)
     return senders, blocks - senders
 
 
