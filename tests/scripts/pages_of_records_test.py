@@ -24,17 +24,11 @@ def rows_behind(page: str, words: str) -> list[list[str]]:
 
 
 def medians(ranks: int) -> dict[str, dict[int, float]]:
-    """us of each case of DeepEP's race, by tokens. Among four normal dispatches are of a later
-    race than the rest.
-    """
+    """us of each case of DeepEP's race, by tokens."""
     found: dict[str, dict[int, float]] = {}
-    later = {4: "moe_deepep_h200_4_bulk"}.get(ranks)
-    for name in filter(None, (f"moe_deepep_h200_{ranks}", later)):
-        for series in record(name)["series"]:
-            if name == later and "normal dispatch" not in series["case"]:
-                continue
-            tokens = int(re.findall(r"(\d+) tokens", series["group"])[0])
-            found.setdefault(series["case"], {})[tokens] = series["times"]["p50_us"]
+    for series in record(f"moe_deepep_h200_{ranks}")["series"]:
+        tokens = int(re.findall(r"(\d+) tokens", series["group"])[0])
+        found.setdefault(series["case"], {})[tokens] = series["times"]["p50_us"]
     return found
 
 
