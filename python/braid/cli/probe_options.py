@@ -110,6 +110,15 @@ def gpus(device: str, least: int) -> int:
     return 0
 
 
+def gpus_of_ranks(device: str) -> int:
+    """The same for kinds that make calls, which two GPUs at least make: each rank sees all of them,
+    or its own.
+    """
+    from braid.bench import gpus as machine
+
+    return gpus(device, machine.needed(2))
+
+
 def why_cpus(device: str) -> str:
     """A line for people who may have expected GPUs; "" for those who asked for CPUs."""
     from braid.bench import gpus as machine
@@ -131,9 +140,12 @@ def count(ranks: int, default: int, least: int, most: int) -> int:
 
 def start(ranks: int) -> int:
     """The same command on so many ranks."""
+    from braid.bench import gpus as machine
     from braid.launch import launch
 
-    return launch([sys.executable, "-m", "braid.cli", *sys.argv[1:]], ranks, grace_s=30.0)
+    command = [sys.executable, "-m", "braid.cli", *sys.argv[1:]]
+    with machine.starting_ranks():
+        return launch(command, ranks, grace_s=30.0)
 
 
 def ranks_for(device_count: int, ranks: int) -> int:

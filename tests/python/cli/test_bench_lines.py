@@ -10,6 +10,7 @@ from braid.bench import gpus
 from braid.bench.host import session as bench
 from braid.cli import app, collectives, main, nccl_words, probe_calls, probe_options
 from braid.cli.compare import parse_tolerance
+from braid.probe import session
 
 
 @pytest.fixture
@@ -227,6 +228,31 @@ def test_ranks_of_kinds_that_make_calls():
 def test_which_device(monkeypatch, device, there, least, found):
     monkeypatch.setattr(gpus, "find", lambda: gpus.Gpus(there))
     assert probe_options.gpus(device, least) == found
+
+
+@pytest.fixture
+def one_gpu_each(monkeypatch):
+    """This process is a rank of four, whose launcher shows it its own GPU alone."""
+    monkeypatch.setattr(gpus, "find", lambda: gpus.Gpus(1))
+    for name, text in {"RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "1"}.items():
+        monkeypatch.setenv(name, text)
+
+
+@pytest.mark.parametrize("line", ["latency", "compute-overlap"])
+@pytest.mark.parametrize(("device", "is_on_gpus"), [("auto", True), ("gpu", True), ("cpu", False)])
+def test_ranks_of_a_launch_need_a_gpu_each(braid, monkeypatch, request, line, device, is_on_gpus):
+    """With one in sight CPUs were measured without a word, and --device gpu was refused."""
+    request.getfixturevalue("one_gpu_each")
+    asked = []
+    monkeypatch.setattr(session, "run_rank", lambda one: asked.append(one.on_gpus) or 0)
+    assert braid(f"bench {line} --device {device}") == (0, "", "")
+    assert asked == [is_on_gpus]
+
+
+@pytest.mark.usefixtures("one_gpu_each")
+def test_copies_between_gpus_need_two_in_a_rank_too():
+    with pytest.raises(Exception, match="this machine has 1, and 2 are needed"):
+        probe_options.gpus("gpu", 2)
 
 
 def test_too_few_gpus_are_counted(monkeypatch):
