@@ -119,6 +119,21 @@ def gpus_of_ranks(device: str) -> int:
     return gpus(device, machine.needed(2))
 
 
+def need_gpus(what: str, ranks: int, instead: str = "") -> None:
+    """One for each rank, before any is started: each would refuse by itself, seconds later. A rank
+    of a launch needs its own. `instead`: what else can be done.
+    """
+    from braid.bench import gpus as machine
+
+    least = machine.needed(ranks)
+    found = machine.find()
+    if found.count < least:
+        are = "is" if found.count == 1 else "are"
+        has = found.why_none or f"{found.count} {are} here"
+        asked = f"{least} GPU{'s' if least > 1 else ''}"
+        raise fail(f"{what}: asked for {asked}, one for each rank, but {has}{instead}")
+
+
 def why_cpus(device: str) -> str:
     """A line for people who may have expected GPUs; "" for those who asked for CPUs."""
     from braid.bench import gpus as machine
