@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from braid import sizes
+from braid import launched, sizes
 from braid.cli.checks import as_launched, check_outputs
 from braid.errors import InvalidArgument
 
@@ -164,5 +164,7 @@ def start(ranks: int) -> int:
 
 
 def ranks_for(device_count: int, ranks: int) -> int:
-    """Ranks of a kind that makes calls."""
+    """Ranks of a kind that makes calls. In one of them as many as its launch has."""
+    if launched.is_rank():
+        return launched.size()
     return count(ranks, device_count or 4, 2, device_count or _MOST_RANKS)

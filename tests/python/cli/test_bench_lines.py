@@ -308,6 +308,12 @@ def test_rows_divide_among_the_ranks_of_the_launch(braid):
 
 
 @pytest.mark.usefixtures("one_gpu_each")
+def test_ranks_of_a_launch_are_as_many_as_it_has():
+    """Not as many as this rank sees GPUs, which cut a block for another number of ranks."""
+    assert probe_options.ranks_for(1, 0) == probe_options.ranks_for(8, 0) == 4
+
+
+@pytest.mark.usefixtures("one_gpu_each")
 def test_copies_between_gpus_need_two_in_a_rank_too():
     with pytest.raises(Exception, match="this machine has 1, and 2 are needed"):
         probe_options.gpus("gpu", 2)
