@@ -83,7 +83,9 @@ static void all_to_all(braid_comm* comm, cudaStream_t stream, float* host) {
 
 int main(void) {
   const char* local_rank = getenv("LOCAL_RANK");
-  CUDA(cudaSetDevice(local_rank ? atoi(local_rank) : 0));
+  int num_gpus = 0; /* 1 where the launcher shows each rank its own alone */
+  CUDA(cudaGetDeviceCount(&num_gpus));
+  CUDA(cudaSetDevice(local_rank ? atoi(local_rank) % num_gpus : 0));
   braid_comm* comm = NULL;
   cudaStream_t stream;
   CUDA(cudaStreamCreate(&stream));

@@ -34,7 +34,9 @@ class Contest:
     def __init__(self, *, on_cpus: bool) -> None:
         self.device = torch.device("cpu")
         if not on_cpus:
-            self.device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+            # A launcher that shows each rank its own GPU alone leaves it the first.
+            place = int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count()
+            self.device = torch.device("cuda", place)
             torch.cuda.set_device(self.device)
         dist.init_process_group("braid")
         self.rank, self.size = dist.get_rank(), dist.get_world_size()

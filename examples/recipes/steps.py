@@ -37,10 +37,11 @@ def arguments(parser: argparse.ArgumentParser, *, on_cpus: bool = False) -> argp
 
 
 def device_of(args: argparse.Namespace) -> torch.device:
-    """This rank's; its own from here on."""
+    """This rank's; its own from here on. Of GPUs the first, where a launcher shows it no other."""
     if args.cpu:
         return torch.device("cpu")
-    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+    place = int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count()
+    device = torch.device("cuda", place)
     torch.cuda.set_device(device)
     return device
 

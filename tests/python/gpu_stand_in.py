@@ -1,6 +1,6 @@
 """One rank of the GPU benchmark on a machine without a GPU: torch's CPU tensors and Gloo stand in.
 
-    braid run -n 2 tests/python/gpu_stand_in.py RECORD [lie|lazy|slow|interrupt|asked]
+    braid run -n 2 tests/python/gpu_stand_in.py RECORD [lie|lazy|slow|interrupt|asked|shared]
 
 Nothing that is timed here means anything; the walk through a run does.
 """
@@ -91,6 +91,8 @@ def stand_in():
     cuda.current_stream = lambda: SimpleNamespace(cuda_stream=0)
     cuda.device_count = lambda: int(os.environ["WORLD_SIZE"])
     cuda.get_device_name = lambda *_: "stand-in"
+    gpu = "0" if "shared" in sys.argv else os.environ["RANK"]
+    cuda.get_device_properties = lambda *_: SimpleNamespace(uuid=f"GPU-{gpu}")
     real_join, real_ones, cpu = dist.init_process_group, torch.ones, torch.device("cpu")
     dist.init_process_group = lambda _backend, **options: real_join("gloo", **options)
     torch.ones = lambda *sizes, **_device: real_ones(*sizes)

@@ -123,6 +123,39 @@ def test_one_gpu_is_not_enough(monkeypatch):
         command.gpus_to_use(replace(ASKED, device="gpu"))
 
 
+SLURM = {"SLURM_PROCID": "5", "SLURM_NTASKS": "8", "SLURM_STEP_NUM_TASKS": "8"}
+
+
+def test_a_rank_of_a_launch_needs_its_own_gpu_alone(monkeypatch):
+    """As tasks of `srun --gpus-per-task=1` see it; CPUs were measured without a word."""
+    monkeypatch.delenv("RANK", raising=False)
+    for name, text in SLURM.items():
+        monkeypatch.setenv(name, text)
+    monkeypatch.setattr(gpus, "find", lambda: gpus.Gpus(1))
+    monkeypatch.setattr(command, "launch", lambda *_a, **_k: pytest.fail("something started"))
+    monkeypatch.setattr(command, "_be_rank", lambda _: 0)
+    for device in ("auto", "gpu"):
+        asked = replace(ASKED, device=device)
+        assert command.gpus_to_use(asked) == 1
+        assert command.run(asked, 1) == 0
+    assert command.gpus_to_use(replace(ASKED, device="cpu")) == 0
+    assert command.gpus_to_use(replace(ASKED, host_only=["--pace"])) == 0
+
+
+RANK = "from braid.bench import gpus; raise SystemExit(10 + gpus.needed(2))"
+
+
+def test_ranks_that_bench_starts_need_what_it_needs_itself():
+    """On a machine with one GPU it has told them to measure CPUs; torchrun's have heard nothing."""
+    rank = {**os.environ, "RANK": "1", "WORLD_SIZE": "2"}
+    assert subprocess.run([sys.executable, "-c", RANK], env=rank, timeout=60).returncode == 11
+    line = [sys.executable, "-c", RANK]
+    with gpus.starting_ranks():
+        assert command.launch(line, 2) == 12
+        assert gpus.needed(2) == 2
+    assert command.launch(line, 2) == 11
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [

@@ -37,6 +37,13 @@ def run(record, how=""):
     )  # fmt: skip
 
 
+def test_ranks_that_have_one_gpu_together_are_refused(tmp_path):
+    """Each sees one, as where its launcher shows it its own alone."""
+    done = run(tmp_path / "r.json", "shared")
+    assert done.returncode == 1
+    assert "bench: ranks 0 and 1 have the same GPU: start one rank for each GPU" in done.stderr
+
+
 def test_a_run_measures_whoever_is_there(tmp_path):
     done = run(tmp_path / "r.json")
     assert done.returncode == 0, done.stderr

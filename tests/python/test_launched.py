@@ -85,16 +85,16 @@ def test_ranks_are_started_in_an_interactive_shell_of_slurm(words):
 
 
 def test_tasks_of_slurm_report_once_and_have_a_gpu_each(told, monkeypatch):
-    from braid.probe import session
+    torch = pytest.importorskip("torch")
+    from braid.bench import own_gpu
     from braid.terminal.reporter import Reporter
 
-    torch = pytest.importorskip("torch")
     chosen = []
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
     monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
     told(SLURM)
-    session._choose_gpu()
-    assert chosen == [1]
+    for visible, place in ((8, 1), (1, 0)):
+        monkeypatch.setattr(torch.cuda, "device_count", lambda visible=visible: visible)
+        assert own_gpu.take() == chosen.pop() == torch.device("cuda", place)
     assert type(Reporter.for_this_rank()) is Reporter
 
 

@@ -189,3 +189,22 @@ def test_without_a_real_library_it_says_so():
     )
     assert out.stdout.startswith("2 braid: the real NCCL library was not found")
     assert "/nowhere/libnccl.so.2" in out.stderr
+
+
+def test_a_rank_takes_the_only_gpu_that_it_is_shown(monkeypatch):
+    """Not the one at its place on the node, which a launcher may hide."""
+    torch = pytest.importorskip("torch")
+    from braid.cli import nccl_rank
+
+    taken = []
+
+    def begin(_backend):
+        raise ConnectionError
+
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "set_device", taken.append)
+    monkeypatch.setattr(torch.distributed, "init_process_group", begin)
+    with pytest.raises(ConnectionError):
+        nccl_rank.main()
+    assert taken == [0]

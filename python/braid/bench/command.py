@@ -88,7 +88,7 @@ def _groups_of(asked: Asked) -> frozenset[str]:
 
 
 def gpus_to_use(asked: Asked) -> int:
-    """How many GPUs this machine has for `asked`; 0: it is for the CPU twin. Refused says why
+    """How many GPUs this process sees for `asked`; 0: it is for the CPU twin. Refused says why
     GPUs that were asked for cannot be used.
     """
     must = asked.device == "gpu" or bool(asked.suite or asked.mscclpp)
@@ -99,7 +99,7 @@ def gpus_to_use(asked: Asked) -> int:
             raise Refused("--mscclpp: it runs on GPUs; leave --device cpu out")
         return 0
     found = gpus.find()
-    if found.count >= 2:
+    if found.count >= gpus.needed(2):
         if asked.host_only and must:
             raise Refused(f"{asked.host_only[0]}: this is for links between CPUs")
         return found.count
@@ -177,7 +177,8 @@ def run(asked: Asked, count: int) -> int:
 def start(ranks: int, more: Sequence[str]) -> int:
     """The same command on `ranks` ranks, with some options written anew."""
     command = [sys.executable, "-m", "braid.cli", *sys.argv[1:], *more]
-    return launch(command, ranks, grace_s=_GRACE_S)
+    with gpus.starting_ranks():
+        return launch(command, ranks, grace_s=_GRACE_S)
 
 
 def _be_rank(asked: Asked) -> int:

@@ -4,16 +4,22 @@ The launcher asks: a context of its own would take memory from the ranks.
 """
 
 import importlib.util
+import os
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from braid import launched
 from braid.bench.no_multicast import forbid_multicast
 
 MOST = 8
 """GPUs of one node that a comm takes."""
 _DEVICES = Path("/dev")
 _DRIVER = Path("/proc/driver/nvidia/version")
+_STARTER = "_BRAID_BENCH_STARTER"
+"""The number of the `braid bench` that starts ranks itself: its children alone go by it."""
 
 
 @dataclass(frozen=True)
@@ -38,3 +44,22 @@ def find(devices: Path = _DEVICES, driver: Path = _DRIVER) -> Gpus:
         warnings.simplefilter("ignore")
         count = int(torch.cuda.device_count())
     return Gpus(count, "" if count else f"torch {torch.__version__} sees no GPU here")
+
+
+def needed(least: int) -> int:
+    """How many GPUs this process must see where `least` are measured: a rank of a launch needs its
+    own, and its launcher may show it no other. Ranks that `braid bench` has started see what it
+    sees, and come to what it came to.
+    """
+    is_started_here = os.environ.get(_STARTER) == str(os.getppid())
+    return 1 if launched.is_rank() and not is_started_here else least
+
+
+@contextmanager
+def starting_ranks() -> Iterator[None]:
+    """While this process starts ranks and waits for them: their needed() is its own."""
+    os.environ[_STARTER] = str(os.getpid())
+    try:
+        yield
+    finally:
+        del os.environ[_STARTER]

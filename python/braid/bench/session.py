@@ -12,7 +12,7 @@ import torch
 
 import braid
 from braid import json_file, launched
-from braid.bench import facts, gpu_table
+from braid.bench import facts, gpu_table, own_gpu
 from braid.bench.crew import CommCrew
 from braid.bench.deadline import Deadlines
 from braid.bench.interrupt import Interrupt
@@ -51,6 +51,7 @@ class Session:
         with deadlines.step("joining and tuning", OPEN_S):
             comm = braid.init(progress=self._reporter.tuning, **request.options)
             crew = CommCrew(comm)
+            own_gpu.check_apart(crew)
             self._warm_up(comm, device)
             alone = self._comms_alone(comm, crew, device) if "links" in request.groups else {}
         roster = Roster(crew, comm, alone, device, deadlines)
@@ -179,8 +180,7 @@ def run_rank(request: Request, report: Callable[[GpuRecord], None] | None = None
     """The whole benchmark on this rank; rank 0 hands its record to `report`. 1 when one byte was
     wrong anywhere.
     """
-    device = torch.device("cuda", launched.local_rank() % torch.cuda.device_count())
-    torch.cuda.set_device(device)
+    device = own_gpu.take()
     gc.collect()
     gc.freeze()  # every capture of a graph collects
     with Interrupt() as stop, Reporter.for_this_rank() as reporter:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 
 import braid
-from braid import launched
+from braid.bench import own_gpu
 from braid.cases.operations import OPS
 
 _COUNTS = (1_001, 300_000, 4_000_000)  # elements of a block: packets, one kernel, copy engines
@@ -43,7 +43,7 @@ def different_bytes(comm: braid.Comm, count: int, dtype: torch.dtype) -> dict[st
 
 def main() -> int:
     """1 when one byte differs anywhere."""
-    torch.cuda.set_device(launched.local_rank() % torch.cuda.device_count())
+    own_gpu.take()
     total = dict.fromkeys(OPS, 0)
     with braid.init(links="shm", tune=False, progress=False) as comm:
         for dtype in _DTYPES:

@@ -74,8 +74,9 @@ def moe(
     )
     if not launched.is_rank():
         check_ranks(ranks)
-        if gpu:
-            _check_gpus(ranks)
+    if gpu:
+        options.need_gpus("moe: --gpu", ranks)
+    if not launched.is_rank():
         raise typer.Exit(launch([sys.executable, "-m", "braid.cli", *sys.argv[1:]], ranks))
     if gpu:
         raise typer.Exit(_on_gpus(SHAPES[shape], counts, chosen, output, deepep, beside_gemm))
@@ -100,16 +101,6 @@ def _check_beside(gpu: bool, counts: Sequence[int]) -> None:
             f"moe: --beside-gemm: asked for {min(counts)} --tokens or more, low-latency calls are"
             f" of {MOST_LOW_LATENCY} at most"
         )
-
-
-def _check_gpus(ranks: int) -> None:
-    """Before ranks are started: each of them would refuse by itself, seconds later."""
-    from braid.bench import gpus
-
-    found = gpus.find()
-    if found.count < ranks:
-        has = found.why_none or f"{found.count} are here"
-        raise options.fail(f"moe: --gpu: asked for {ranks} GPUs, one for each rank, but {has}")
 
 
 def _on_cpus(
@@ -146,17 +137,14 @@ def _on_gpus(
     import torch
 
     import braid
+    from braid.bench import own_gpu
+    from braid.bench.crew import CommCrew
     from braid.bench.moe import beside, contestants, deepep, gpu
     from braid.probe.publish import Run, measure
 
-    local = launched.local_rank()
-    if torch.cuda.device_count() <= local:
-        raise options.fail(
-            f"moe: --gpu: asked for GPU {local}, one for each rank of a host, but torch sees"
-            f" {torch.cuda.device_count()} here"
-        )
-    torch.cuda.set_device(local)
+    own_gpu.take()
     with braid.init(progress=False) as comm:
+        own_gpu.check_apart(CommCrew(comm))
         has_nccl = comm.size > 1
         leave = contestants.join(comm, "nccl") if has_nccl else lambda: None
         other = deepep.enter(comm, deepep_mode, shape, counts)

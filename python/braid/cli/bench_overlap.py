@@ -50,20 +50,22 @@ def overlap(
     counts = options.sizes_of(rows, "overlap: --rows")
     chosen = options.words(models, tuple(MODELS), "overlap: --models", "model")
     if not stand:
+        ranks = launched.size() if launched.is_rank() else ranks
         check_ranks(ranks)
         uneven = [m for m in counts if m % ranks]
         if uneven:
             raise options.fail(f"overlap: --rows: {uneven[0]} do not divide among {ranks} ranks")
     forbid_multicast()
-    _need_gpus(1 if stand else ranks)
+    _need_hopper()
     if stand:
         raise typer.Exit(_on_the_stand(what, output))
+    options.need_gpus("overlap", ranks, "; --stand takes host memory for peers")
     if not launched.is_rank():
         raise typer.Exit(launch([sys.executable, "-m", "braid.cli", *sys.argv[1:]], ranks))
     raise typer.Exit(_between(chosen, counts, graphs, output))
 
 
-def _need_gpus(count: int) -> None:
+def _need_hopper() -> None:
     from importlib.util import find_spec
 
     if find_spec("torch") is None:
@@ -72,11 +74,6 @@ def _need_gpus(count: int) -> None:
 
     if not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0):
         raise options.fail("overlap: needs a GPU of compute capability 9.0, such as an H100")
-    if torch.cuda.device_count() < count:
-        raise options.fail(
-            f"overlap: asked for {count} GPUs, found {torch.cuda.device_count()}; --stand takes"
-            " host memory for peers"
-        )
 
 
 def _on_the_stand(what: str, output: "Output") -> int:
@@ -100,11 +97,14 @@ def _between(models: list[str], rows: list[int], graphs: bool, output: "Output")
     import torch
 
     import braid
+    from braid.bench import own_gpu
+    from braid.bench.crew import CommCrew
     from braid.bench.overlap import between, between_jobs
     from braid.probe.publish import Run, measure
 
-    torch.cuda.set_device(launched.local_rank())
+    own_gpu.take()
     with braid.init(progress=False) as comm:
+        own_gpu.check_apart(CommCrew(comm))
         between.join_nccl(comm)
         run = Run(
             "overlap", torch.cuda.get_device_name(),

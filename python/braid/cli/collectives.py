@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from braid import launched
-from braid.bench import cut
+from braid.bench import cut, gpus
 from braid.bench.request import check_root
 from braid.cli import (
     bench_engine,
@@ -252,7 +252,9 @@ def _on_cpus(asked: "Asked") -> int:
         for op in settings.ops
         for size in settings.sizes
     )
-    return launch([sys.executable, "-m", "braid.cli", *sys.argv[1:]], ranks, grace_s=_GRACE_S)
+    command = [sys.executable, "-m", "braid.cli", *sys.argv[1:]]
+    with gpus.starting_ranks():
+        return launch(command, ranks, grace_s=_GRACE_S)
 
 
 def _check_memory(settings: "Settings", ranks: int) -> None:

@@ -60,7 +60,7 @@ def main() -> int:
     import torch
     import torch.distributed as dist
 
-    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
     dist.init_process_group("nccl")
     loaded = ctypes.CDLL("libnccl.so.2")
     failed = False

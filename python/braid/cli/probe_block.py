@@ -62,7 +62,7 @@ def tp_block(
     from braid.probe.block_kind import Forecast
     from braid.probe.player import Call
 
-    count = options.gpus(device, 2)
+    count = options.gpus_of_ranks(device)
     size = options.ranks_for(count, ranks)
     _check(layers, tokens, links)
     allowed = parse_tolerance(within, "bench tp-block: --within") if within else None

@@ -44,7 +44,7 @@ def latency(
     from braid.probe import call_kinds
     from braid.probe.player import Call
 
-    count = options.gpus(device, 2)
+    count = options.gpus_of_ranks(device)
     nbytes = options.size(total or ("4GiB" if count else "64MiB"), "--total")
     _within("--messages", messages, 2, 1_000_000)
     kind = _dtype(dtype, count)
@@ -81,7 +81,7 @@ def compute_overlap(
     from braid.probe import call_kinds
     from braid.probe.player import Call
 
-    count = options.gpus(device, 2)
+    count = options.gpus_of_ranks(device)
     nbytes = options.size(size or ("256MiB" if count else "8MiB"), "--size")
     kind = _dtype(dtype, count)
     call = Call(options.word(op, OPS, "--op", "operation"), nbytes, kind)
@@ -114,7 +114,7 @@ def replay(
     from braid.probe import call_kinds
     from braid.probe import trace as traces
 
-    count = options.gpus(device, 2)
+    count = options.gpus_of_ranks(device)
     calls = traces.read(trace, _dtypes(count), "on GPUs" if count else "between CPUs")
 
     def make(team: "Team", players: "Sequence[Player]", _: "Worker") -> "list[Job]":

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from braid import sizes
+from braid import launched, sizes
 from braid.cli.checks import as_launched, check_outputs
 from braid.errors import InvalidArgument
 
@@ -110,6 +110,30 @@ def gpus(device: str, least: int) -> int:
     return 0
 
 
+def gpus_of_ranks(device: str) -> int:
+    """The same for kinds that make calls, which two GPUs at least make: each rank sees all of them,
+    or its own.
+    """
+    from braid.bench import gpus as machine
+
+    return gpus(device, machine.needed(2))
+
+
+def need_gpus(what: str, ranks: int, instead: str = "") -> None:
+    """One for each rank, before any is started: each would refuse by itself, seconds later. A rank
+    of a launch needs its own. `instead`: what else can be done.
+    """
+    from braid.bench import gpus as machine
+
+    least = machine.needed(ranks)
+    found = machine.find()
+    if found.count < least:
+        are = "is" if found.count == 1 else "are"
+        has = found.why_none or f"{found.count} {are} here"
+        asked = f"{least} GPU{'s' if least > 1 else ''}"
+        raise fail(f"{what}: asked for {asked}, one for each rank, but {has}{instead}")
+
+
 def why_cpus(device: str) -> str:
     """A line for people who may have expected GPUs; "" for those who asked for CPUs."""
     from braid.bench import gpus as machine
@@ -131,11 +155,16 @@ def count(ranks: int, default: int, least: int, most: int) -> int:
 
 def start(ranks: int) -> int:
     """The same command on so many ranks."""
+    from braid.bench import gpus as machine
     from braid.launch import launch
 
-    return launch([sys.executable, "-m", "braid.cli", *sys.argv[1:]], ranks, grace_s=30.0)
+    command = [sys.executable, "-m", "braid.cli", *sys.argv[1:]]
+    with machine.starting_ranks():
+        return launch(command, ranks, grace_s=30.0)
 
 
 def ranks_for(device_count: int, ranks: int) -> int:
-    """Ranks of a kind that makes calls."""
+    """Ranks of a kind that makes calls. In one of them as many as its launch has."""
+    if launched.is_rank():
+        return launched.size()
     return count(ranks, device_count or 4, 2, device_count or _MOST_RANKS)

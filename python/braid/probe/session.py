@@ -40,7 +40,9 @@ def run_rank(asked: Asked) -> int:
         from braid.bench.no_multicast import forbid_multicast
 
         forbid_multicast()
-        _choose_gpu()
+        from braid.bench import own_gpu
+
+        own_gpu.take()
     deadlines = Deadlines(launched.rank())
     seconds = _ROOM_S + 2 * asked.output.budget_s
     with (
@@ -63,12 +65,6 @@ def run_rank(asked: Asked) -> int:
             return measure(run, lambda came: bool(crew.agree(int(came))[0]))
 
 
-def _choose_gpu() -> None:
-    import torch
-
-    torch.cuda.set_device(launched.local_rank() % torch.cuda.device_count())
-
-
 @contextmanager
 def _players(
     asked: Asked, comm: braid.Comm, crew: CommCrew
@@ -80,8 +76,10 @@ def _players(
         return
     import torch
 
+    from braid.bench import own_gpu
     from braid.probe import gpu_player
 
+    own_gpu.check_apart(crew)
     comm.all_reduce(torch.ones(1024, device="cuda"))  # makes the GPU's part of the comm
     torch.cuda.synchronize()
     with gpu_player.players(comm, crew, asked.against, _TIMEOUT_S) as players:

@@ -6,10 +6,22 @@ from pathlib import Path
 
 import pytest
 
+import braid as braid_package
 from braid.bench import gpus
 from braid.bench.host import session as bench
-from braid.cli import app, collectives, main, nccl_words, probe_calls, probe_options
+from braid.cli import (
+    app,
+    bench_moe,
+    bench_overlap,
+    collectives,
+    main,
+    nccl_words,
+    probe_calls,
+    probe_options,
+)
 from braid.cli.compare import parse_tolerance
+from braid.errors import InvalidArgument
+from braid.probe import session
 
 
 @pytest.fixture
@@ -227,6 +239,84 @@ def test_ranks_of_kinds_that_make_calls():
 def test_which_device(monkeypatch, device, there, least, found):
     monkeypatch.setattr(gpus, "find", lambda: gpus.Gpus(there))
     assert probe_options.gpus(device, least) == found
+
+
+@pytest.fixture
+def one_gpu_each(monkeypatch):
+    """This process is a rank of four, whose launcher shows it its own GPU alone."""
+    monkeypatch.setattr(gpus, "find", lambda: gpus.Gpus(1))
+    for name, text in {"RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "1"}.items():
+        monkeypatch.setenv(name, text)
+
+
+@pytest.mark.parametrize("line", ["latency", "compute-overlap"])
+@pytest.mark.parametrize(("device", "is_on_gpus"), [("auto", True), ("gpu", True), ("cpu", False)])
+def test_ranks_of_a_launch_need_a_gpu_each(braid, monkeypatch, request, line, device, is_on_gpus):
+    """With one in sight CPUs were measured without a word, and --device gpu was refused."""
+    request.getfixturevalue("one_gpu_each")
+    asked = []
+    monkeypatch.setattr(session, "run_rank", lambda one: asked.append(one.on_gpus) or 0)
+    assert braid(f"bench {line} --device {device}") == (0, "", "")
+    assert asked == [is_on_gpus]
+
+
+@pytest.fixture
+def hopper(monkeypatch):
+    """What torch says of GPUs, before it is asked how many."""
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
+    return torch
+
+
+def taken(monkeypatch, torch):
+    """The GPU that this rank takes, where the run would begin."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    chosen = []
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+
+    def begin(**_options):
+        raise InvalidArgument(f"begins on {chosen.pop()}")
+
+    monkeypatch.setattr(braid_package, "init", begin)
+
+
+@pytest.mark.parametrize("line", ["moe --gpu", "overlap --rows 64"])
+def test_a_rank_takes_the_only_gpu_that_it_is_shown(braid, monkeypatch, request, hopper, line):
+    """Both asked for the second, or for one for each rank in every rank."""
+    request.getfixturevalue("one_gpu_each")
+    taken(monkeypatch, hopper)
+    code, _, err = braid(f"bench {line}")
+    assert (code, err.strip()) == (2, "braid: rank 1: begins on cuda:0")
+
+
+@pytest.mark.parametrize("line", ["moe --gpu", "overlap --rows 64"])
+def test_ranks_are_not_started_where_they_have_too_few_gpus(braid, monkeypatch, hopper, line):
+    monkeypatch.setattr(gpus, "find", lambda: gpus.Gpus(1))
+    monkeypatch.setattr(hopper.cuda, "device_count", lambda: 1)
+    for module in (bench_moe, bench_overlap):
+        monkeypatch.setattr(module, "launch", lambda *_a, **_k: pytest.fail("ranks were started"))
+    code, _, err = braid(f"bench {line} -n 2")
+    assert code == 2
+    assert "asked for 2 GPUs, one for each rank, but 1 is here" in err
+
+
+@pytest.mark.usefixtures("one_gpu_each")
+def test_rows_divide_among_the_ranks_of_the_launch(braid):
+    """Not among the number that is used without one."""
+    assert "--rows: 66 do not divide among 4 ranks" in braid("bench overlap --rows 66")[2]
+
+
+@pytest.mark.usefixtures("one_gpu_each")
+def test_ranks_of_a_launch_are_as_many_as_it_has():
+    """Not as many as this rank sees GPUs, which cut a block for another number of ranks."""
+    assert probe_options.ranks_for(1, 0) == probe_options.ranks_for(8, 0) == 4
+
+
+@pytest.mark.usefixtures("one_gpu_each")
+def test_copies_between_gpus_need_two_in_a_rank_too():
+    with pytest.raises(Exception, match="this machine has 1, and 2 are needed"):
+        probe_options.gpus("gpu", 2)
 
 
 def test_too_few_gpus_are_counted(monkeypatch):

@@ -19,6 +19,7 @@ from braid.saved import load
 RECIPES = Path(__file__).parents[3] / "examples" / "recipes"
 sys.path.insert(0, str(RECIPES))
 import sheet  # noqa: E402
+import steps  # noqa: E402
 import tp_llama  # noqa: E402
 import train_gpt  # noqa: E402
 from bits import Bits  # noqa: E402
@@ -46,6 +47,24 @@ def run_on_two(ranks, program, *arguments) -> list[int]:
 
 def cases(record) -> set[str]:
     return {f"{one.group}: {one.case}" for one in record.series}
+
+
+@pytest.mark.parametrize(("visible", "place"), [(1, 0), (2, 1)])
+def test_a_rank_takes_the_only_gpu_that_it_is_shown(monkeypatch, visible, place):
+    """Not the one at its place on the node, which a launcher may hide."""
+    taken = []
+
+    def begin(_backend):
+        raise ConnectionError
+
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: visible)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda one: taken.append(torch.device(one).index))
+    monkeypatch.setattr(dist, "init_process_group", begin)
+    steps.device_of(Namespace(cpu=False))
+    with pytest.raises(ConnectionError):
+        Contest(on_cpus=False)
+    assert taken == [place, place]
 
 
 def test_fsdp2_has_gloos_losses_and_times_of_both(ranks, tmp_path):
