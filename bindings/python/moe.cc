@@ -8,6 +8,8 @@
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
+#include <unistd.h>
+
 #include <optional>
 #include <string>
 #include <utility>
@@ -100,8 +102,19 @@ class PyMoeBuffer {
       return made.status();
     });
   }
+  // In a fork there is no proxy's thread to wait for, and links are the parent's to end.
+  ~PyMoeBuffer() {
+    if (is_forked()) (void)buffer_.release();
+  }
+  PyMoeBuffer(const PyMoeBuffer&) = delete;
+  PyMoeBuffer& operator=(const PyMoeBuffer&) = delete;
+
   moe::Buffer& get() {
     if (!buffer_) raise_if_failed(invalid_argument("moe buffer: it was destroyed"));
+    if (is_forked())
+      raise_if_failed(invalid_argument(
+          "moe buffer of rank {} was made by process {} and cannot be used in its fork {}",
+          buffer_->rank(), process_, getpid()));
     return *buffer_;
   }
   /// call(buffer) without the GIL; it must not be closed meanwhile, by another thread or by what
@@ -113,6 +126,10 @@ class PyMoeBuffer {
     run_unlocked([&] { return call(buffer); });
   }
   void close() {
+    if (is_forked()) {
+      (void)buffer_.release();
+      return;
+    }
     if (num_under_way_ > 0)
       raise_if_failed(invalid_argument("destroy on rank {}: a call of the buffer is under way",
                                        buffer_->rank()));
@@ -134,7 +151,10 @@ class PyMoeBuffer {
    private:
     PyMoeBuffer& buffer_;
   };
+  /// A fork has the windows, too, and they are memory of both.
+  bool is_forked() const { return getpid() != process_; }
 
+  const pid_t process_ = getpid();
   std::unique_ptr<moe::Buffer> buffer_;
   int num_under_way_ = 0;  // by who holds the GIL
 };
