@@ -170,6 +170,7 @@ class Receiver(Station, Closing):
         self._closing.set()
         if self._thread is not None:
             self._thread.join(10)
+        self._hear_out()
         self._buffers.close()
         self._summing.close()
 

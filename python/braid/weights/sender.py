@@ -254,6 +254,7 @@ class Sender(Station, Closing):
             raise lost(f"{self.what} writes to worker {rank}", error) from error
 
     def close(self) -> None:
+        self._hear_out()
         self._buffers.close()
         self._summing.close()
 

@@ -1,5 +1,6 @@
 """What senders and receivers have in common: letters, and waiting for them by name."""
 
+import contextlib
 import threading
 import time
 from collections import deque
@@ -14,6 +15,7 @@ from braid.weights.plan import Table, plan
 
 _POLL_S = 0.05
 _MOST_EARLY = 4096
+_FAREWELL_S = 2.0
 
 
 class Station:
@@ -27,6 +29,8 @@ class Station:
         self.workers: list[Holdings] = []
         self._joiner = letters.Joiner()
         self._sending = threading.Lock()
+        self._said: list[Ticket] = []
+        """Of letters on their way."""
         self._names: dict[bytes, tuple[str, int]] = {}
         self._plan_hash = 0
         """Of all that was told: ranks that go by anything else are not listened to. Addresses tell
@@ -53,7 +57,20 @@ class Station:
         """The last ticket of a letter to another rank."""
         head = {**head, "side": self.side, "rank": self.rank, "plan": self._plan_name()}
         with self._sending:
-            return [self.engine.send(to.address, frame) for frame in letters.frames(head, body)][-1]
+            sent = [self.engine.send(to.address, frame) for frame in letters.frames(head, body)][-1]
+            self._said = [each for each in self._said if not each.done()] + [sent]
+            return sent
+
+    def _hear_out(self) -> None:
+        """Until letters have come, or a while: closing the engine cancels them. Who ends behind its
+        last version would take its last word along, and others would wait for that in vain.
+        """
+        until = time.monotonic() + _FAREWELL_S
+        with self._sending:
+            said, self._said = self._said, []
+        for ticket in said:
+            with contextlib.suppress(Error):
+                ticket.wait(max(0.0, until - time.monotonic()))
 
     def _plan_name(self) -> str:
         return f"{self._plan_hash:x}"

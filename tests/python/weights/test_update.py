@@ -653,3 +653,52 @@ def test_the_same_plan_again_changes_nothing():
         assert job.update(1) == [None]
         assert job.is_served(1)
         assert len(pauses) == 1
+
+
+class Late:
+    """A send that begins a while later, as on a host that does much else."""
+
+    def __init__(self, begin):
+        self._ended = threading.Event()
+        threading.Thread(target=self._run, args=(begin,), daemon=True).start()
+
+    def _run(self, begin):
+        time.sleep(0.3)
+        try:
+            begin().wait(LIMIT_S)
+        except braid.Error:
+            pass
+        finally:
+            self._ended.set()
+
+    def wait(self, timeout):
+        if not self._ended.wait(timeout):
+            raise braid.Timeout("planned")
+
+    def done(self):
+        return self._ended.is_set()
+
+
+@pytest.mark.parametrize("side", ["senders", "receivers"])
+def test_the_last_word_of_who_ends_with_its_last_version_is_heard(side):
+    """'served' of trainer 0, 'applied' of a worker: they were cancelled with the engine."""
+    with Job(3, 2) as job:
+        engine = getattr(job, side)[0].engine
+        send = engine.send
+        engine.send = lambda to, data: Late(partial(send, to, data))
+
+        def served(receiver):
+            with receiver.engine, receiver:
+                receiver.wait(1, LIMIT_S)
+
+        def sent(sender):
+            with sender.engine, sender:
+                sender.update(1, 5)
+
+        job.train(1)
+        with ThreadPoolExecutor(5) as threads:
+            workers = [threads.submit(served, each) for each in job.receivers]
+            trainers = [threads.submit(sent, each) for each in job.senders]
+            for each in (*workers, *trainers):
+                each.result(LIMIT_S)
+        assert job.is_served(1)
