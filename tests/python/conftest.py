@@ -8,6 +8,7 @@ import multiprocessing as mp
 import os
 import secrets
 import signal
+import sys
 import traceback
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -59,6 +60,9 @@ def _rank_main(
     rank: int, environment: Mapping[str, str], pipe: Connection, function: Callable[[], Any]
 ) -> None:
     os.environ |= {**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+    if (torch := sys.modules.get("torch")) is not None:
+        # A fork has no threads of OpenMP that its parent had, and would wait for them for ever.
+        torch.set_num_threads(1)
     try:
         pipe.send((True, function()))
     except BaseException:  # the parent raises it

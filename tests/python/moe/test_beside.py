@@ -66,7 +66,6 @@ def raced(ranks, body, wrong=""):
     """body(comm, deepep) of every rank."""
 
     def rank(comm):
-        torch.set_num_threads(1)  # a fork has no threads of OpenMP that its parent had
         stand_in()
         sys.path.insert(0, str(FIXTURE))
         leave = contestants.join(comm)
@@ -232,7 +231,6 @@ def test_a_hook_that_brings_nothing_shows(ranks):
     """Also where memory has what came before."""
 
     def rank(comm):
-        torch.set_num_threads(1)  # a fork has no threads of OpenMP that its parent had
         stand_in()
 
         class Lazy(beside.HookedDispatch):
@@ -269,7 +267,6 @@ def test_what_a_hook_waits_for_a_late_rank_is_exposed(ranks):
     """And is none of its own work; rows that it copies are none of the wait."""
 
     def rank(comm):
-        torch.set_num_threads(1)  # a fork has no threads of OpenMP that its parent had
         stand_in()
 
         class Late(beside.HookedDispatch):
@@ -303,7 +300,6 @@ def test_the_command(ranks, tmp_path, capfd):
     path = tmp_path / "moe.json"
 
     def rank(comm):
-        torch.set_num_threads(1)  # a fork has no threads of OpenMP that its parent had
         stand_in()
         sys.path.insert(0, str(FIXTURE))
         cuda, join = torch.cuda, contestants.join
