@@ -110,6 +110,11 @@ T* some(uint64_t number) {
   return sys::pointer_to<T>(0x10000 * (number + 1));
 }
 
+/// Results of a dispatch that has room for so many.
+DispatchedRows rows_for(int num_rows) {
+  return {some(2), nullptr, some<int64_t>(14), some<float>(15), some<int32_t>(16), num_rows};
+}
+
 // Else the host would look for the GPU's word in a copy of the page, after a fork.
 TEST(MoeGpuMemory, ThePageOfWhatComesIsNotAForkedChilds) {
   sys::FakeCuda cuda(1);
@@ -424,7 +429,7 @@ TEST(MoeGpuBuffer, BothStepsOfANormalDispatchAtOnce) {
     auto* const ticket = some<Ticket>(20);
     auto* const words = some<int32_t>(13);
     const Dispatch d = normal_of(5);
-    DispatchedRows rows{some(2), nullptr, some<int64_t>(14), some<float>(15), some<int32_t>(16), 7};
+    DispatchedRows rows = rows_for(7);
     const auto run = [&] {
       return buffer.run(rank.device, d, rows, some<Ticket>(22), ticket, words, launch);
     };
@@ -458,7 +463,7 @@ TEST(MoeGpuBuffer, CallsOfManyTokensGoInSeveralRoundsAlsoWhereOneHasRoom) {
     auto* const words = some<int32_t>(13);
     Dispatch d = normal_of(4096);
     d.row_bytes = 14336;
-    DispatchedRows rows{some(2), nullptr, some<int64_t>(14), some<float>(15), some<int32_t>(16), 9};
+    DispatchedRows rows = rows_for(9);
     ASSERT_TRUE(buffer.run(rank.device, d, rows, nullptr, ticket, words, launch).ok());
     const Rounds out = ranks.launches.last_of(rank.rank()).as<DispatchArgs>().rounds;
     EXPECT_EQ(out.tokens, 8_MiB / out.copy_bytes);
@@ -482,8 +487,7 @@ TEST(MoeGpuBuffer, ADispatchHasStagesWhereAGpuHasRoomForThem) {
   ranks.run([&](GpuRank& rank, Buffer& buffer, const Launch& launch) {
     auto* const ticket = some<Ticket>(20);
     auto* const words = some<int32_t>(13);
-    const DispatchedRows rows{some(2),         nullptr,           some<int64_t>(14),
-                              some<float>(15), some<int32_t>(16), 9};
+    const DispatchedRows rows = rows_for(9);
     ASSERT_TRUE(buffer.run(rank.device, normal_of(4), rows, nullptr, ticket, words, launch).ok());
     const auto finish = ranks.launches.last_of(rank.rank());
     const uint32_t stage_bytes = finish.as<DispatchArgs>().stage_bytes;
@@ -511,7 +515,7 @@ TEST(MoeGpuBuffer, ADispatchTellsTheHostWhatComes) {
     EXPECT_THAT(incoming->rows_of, ElementsAre(3, 4));
     EXPECT_THAT(incoming->rank_prefix, ElementsAre(1, 3, 2, 7));
     EXPECT_THAT(incoming->per_expert, ElementsAre(4, 3));
-    DispatchedRows rows{some(2), nullptr, some<int64_t>(14), some<float>(15), some<int32_t>(16), 7};
+    DispatchedRows rows = rows_for(7);
     ASSERT_TRUE(buffer.finish(rank.device, d, rows, nullptr, ticket, words, launch).ok());
     const auto args = ranks.launches.last_of(rank.rank()).as<DispatchArgs>();
     EXPECT_EQ(args.room_rows, 7);
@@ -537,7 +541,7 @@ TEST(MoeGpuBuffer, ADispatchIsTriedBeforeItsSizesAreKnown) {
     auto* const ticket = some<Ticket>(20);
     auto* const words = some<int32_t>(13);
     const Dispatch d = normal_of(5);
-    DispatchedRows rows{some(2), nullptr, some<int64_t>(14), some<float>(15), some<int32_t>(16), 7};
+    DispatchedRows rows = rows_for(7);
     const auto last = [&] { return ranks.launches.last_of(rank.rank()).as<DispatchArgs>(); };
     const auto try_it = [&] {
       return buffer.try_finish(rank.device, d, rows, nullptr, ticket, words, launch);

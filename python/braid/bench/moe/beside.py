@@ -25,6 +25,7 @@ import torch
 
 import braid
 from braid.bench.moe.arrivals import Arrivals
+from braid.bench.moe.bench import Bench
 from braid.bench.moe.clock import Clock
 from braid.bench.moe.contestants import Case
 from braid.bench.moe.deepep import MOST_LOW_LATENCY, DeepEp
@@ -121,7 +122,7 @@ class _Turns:
         return [alone, send, between, hook, whole, met_hook, own], clock.num_late - late_before
 
 
-class _Beside:
+class _Beside(Bench):
     def __init__(
         self,
         comm: braid.Comm,
@@ -131,9 +132,8 @@ class _Beside:
         deepep: DeepEp | None,
         device: str,
     ) -> None:
-        self.comm, self.shape, self.tokens, self.routing = comm, shape, tokens, routing
-        self.deepep, self.device = deepep, device
-        self.name = f"{shape.name} {tokens} tokens {routing}"
+        super().__init__(comm, shape, tokens, routing, deepep)
+        self.device = device
         self.refused: dict[str, str] = {}
         """Calls of others that could not be made, with the reason."""
 
@@ -195,7 +195,7 @@ class _Beside:
                     raise
                 self.refused[each.name] = " ".join(str(error).split())
                 continue
-            found[each.name].wrong = self._of_all(wrong)
+            found[each.name].wrong = self.of_all(wrong)
             for _ in range(_WARM):
                 turns.take(each)
 
@@ -219,16 +219,13 @@ class _Beside:
                     found[each.name].rows[part].append(row)
             tick(number + 1)
         for each in calls:
-            found[each.name].wrong += self._of_all(each.wrong())
-            found[each.name].num_late = self._of_all(found[each.name].num_late)
+            found[each.name].wrong += self.of_all(each.wrong())
+            found[each.name].num_late = self.of_all(found[each.name].num_late)
 
     def _of_ranks(self, times: Sequence[float]) -> list[list[float]]:
         """Of each part every rank's."""
         gathered = self.comm.all_gather(np.array(times)).reshape(self.comm.size, len(times))
         return [[float(us) for us in row] for row in gathered.T]
-
-    def _of_all(self, number: int) -> int:
-        return int(self.comm.all_reduce(np.array([number]))[0])
 
     def _series(self, name: str, found: _Found) -> list[Series]:
         """A sample is the slowest rank's."""

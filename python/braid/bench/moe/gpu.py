@@ -11,6 +11,7 @@ import torch
 
 import braid
 from braid.bench.moe.arrivals import Arrivals, wrong_bytes
+from braid.bench.moe.bench import Bench
 from braid.bench.moe.clock import Clock
 from braid.bench.moe.contestants import (
     AllToAll,
@@ -51,7 +52,7 @@ def jobs(
     ]
 
 
-class _Bench:
+class _Bench(Bench):
     def __init__(
         self,
         comm: braid.Comm,
@@ -61,10 +62,8 @@ class _Bench:
         nccl: bool,
         deepep: DeepEp | None = None,
     ) -> None:
-        self.comm, self.shape, self.tokens, self.nccl = comm, shape, tokens, nccl
-        self.deepep = deepep
-        self.routing, self.size, self.rank = routing, comm.size, comm.rank
-        self.name = f"{shape.name} {tokens} tokens {routing}"
+        super().__init__(comm, shape, tokens, routing, deepep)
+        self.nccl, self.size, self.rank = nccl, comm.size, comm.rank
         self.late: dict[str, int] = {}
         """By name, of all ranks: calls that the GPU began before its host had enqueued them."""
 
@@ -207,7 +206,7 @@ class _Bench:
         for each in present:
             sums = each.run()
             expected = wanted.get(each.name, by_rank)
-            found[f"{each.name}, {BOTH}"] = self._of_all(wrong_bytes(sums, expected))
+            found[f"{each.name}, {BOTH}"] = self.of_all(wrong_bytes(sums, expected))
         return found
 
     def _choices(self) -> torch.Tensor:
@@ -220,9 +219,6 @@ class _Bench:
         times = (self._choices() > 0).sum(0)
         return (self.case.x.float() * times[:, None]).to(torch.bfloat16)
 
-    def _of_all(self, number: int) -> int:
-        return int(self.comm.all_reduce(np.array([number]))[0])
-
     def _check_steps(self, timed: Sequence[Timed]) -> dict[str, int]:
         """The same of what single calls leave."""
         found = {}
@@ -231,7 +227,7 @@ class _Bench:
                 continue
             each.whole()
             torch.cuda.synchronize()
-            found[each.name] = self._of_all(each.wrong())
+            found[each.name] = self.of_all(each.wrong())
         return found
 
     def _slowest(self, us: float) -> float:
@@ -252,7 +248,7 @@ class _Bench:
                 late[each.name] += self.clock.num_late - late_before
                 each.after()
             tick(number + 1)
-        self.late = {name: self._of_all(count) for name, count in late.items()}
+        self.late = {name: self.of_all(count) for name, count in late.items()}
         return times
 
     def _kernels(self, effort: Effort) -> list[Series]:
