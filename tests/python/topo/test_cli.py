@@ -116,8 +116,8 @@ def test_several_records(topo, fixture_path):
     code, out, _ = topo("--from", fixture_path("h200_vm_x8.xml"), *asked)
     assert code == 0
     assert "GPU0-3" in out
-    assert "390.1-390.9      87%" in out
-    assert "\nGPU1  391.6      -  390.1  389.7\n" in out
+    assert "390.2-391.1      87%" in out
+    assert "\nGPU1  391.5      -  389.9  391.1\n" in out
     assert "measured: NCCL all_gather" in out
 
 
