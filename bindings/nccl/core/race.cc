@@ -38,15 +38,16 @@ class Racing {
   }
 
  private:
-  /// Twice, where braid wins the first time.
+  /// Heat by heat, as long as braid wins.
   Status size(size_t i) {
     num_bad_ = 0;
-    lap_ns_ *= kGrowth;                       // 0 before the first
+    lap_ns_ *= kGrowth;  // 0 before the first
+    calls_ = track_.heats()[0];
     BRAID_RETURN_IF_ERROR(lap(i, 0, false));  // connects, and warms up
     Verdict verdict = Verdict::kBraid;
-    for (int heat = 0; heat < kNumHeats && verdict == Verdict::kBraid; ++heat) {
+    for (size_t heat = 0; heat < track_.heats().size() && verdict == Verdict::kBraid; ++heat) {
       laps_.clear();
-      are_singles_ = track_.is_of_singles(heat);
+      calls_ = track_.heats()[heat];
       do {
         if (outcome_.is_over_time) return {};
         BRAID_RETURN_IF_ERROR(lap(i, heat, true));
@@ -59,15 +60,20 @@ class Racing {
 
   Verdict verdict_so_far() const {
     if (num_bad_ > kMostBadLaps) return Verdict::kNccl;
-    return are_singles_ ? judge_singles(laps_, least_gain_) : judge(laps_, least_gain_);
+    switch (calls_) {
+      case Calls::kBursts: return judge(laps_, least_gain_);
+      case Calls::kSingles: return judge_singles(laps_, least_gain_);
+      case Calls::kRestedSingles: break;
+    }
+    return judge_rested(laps_, least_gain_);
   }
 
-  Status lap(size_t i, int heat, bool counts) {
+  Status lap(size_t i, size_t heat, bool counts) {
     if (outcome_.elapsed_ns + lap_ns_ > time_ns_) {
       outcome_.is_over_time = true;
       return {};
     }
-    const int num_calls = track_.is_of_singles(heat) ? 1 : calls_of_burst(i);
+    const int num_calls = calls_ == Calls::kBursts ? calls_of_burst(i) : 1;
     BRAID_ASSIGN_OR_RETURN(const Lap ran, track_.run(i, num_calls, heat));
     const int64_t took_ns = std::max<int64_t>(ran.elapsed_ns - outcome_.elapsed_ns, 0);
     outcome_.elapsed_ns += took_ns;
@@ -89,7 +95,7 @@ class Racing {
     RacedSize raced;
     raced.is_won = is_won;
     raced.ratio = median_ratio(laps_);
-    if (!laps_.empty() && are_singles_) {
+    if (!laps_.empty() && calls_ != Calls::kBursts) {
       raced.nccl_us = mean_us(laps_, &LapTimes::nccl_us);
       raced.braid_us = mean_us(laps_, &LapTimes::braid_us);
       raced.ratio = raced.nccl_us / raced.braid_us;
@@ -105,8 +111,8 @@ class Racing {
   const Agreement agreement_;
   const double least_gain_;
   Outcome outcome_;
-  std::vector<LapTimes> laps_;  // of a heat
-  bool are_singles_ = false;    // they are of single calls
+  std::vector<LapTimes> laps_;    // of a heat
+  Calls calls_ = Calls::kBursts;  // what they are of
   int num_bad_ = 0;
   int64_t lap_ns_ = 0;  // what the next one will take, as far as is known
 };

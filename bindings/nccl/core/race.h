@@ -9,6 +9,7 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "base/status.h"
@@ -17,7 +18,7 @@
 
 namespace braid::nccl {
 
-/// One lap: a burst of calls of each, one behind the other, or single calls, as all ranks were told.
+/// One lap of each in turn, as all ranks were told.
 struct Lap {
   std::vector<LapTimes> ranks;
   int64_t elapsed_ns = 0;  // since the race began, on the rank that began first
@@ -32,20 +33,23 @@ struct SizeRange {
   size_t num() const { return end - begin; }
 };
 
-/// Braid must win both.
-inline constexpr int kNumHeats = 2;
+/// What laps are of.
+enum class Calls {
+  kBursts,  // one behind the other
+  kSingles,  // as a program makes them: behind a pause, and behind the other one's; the slower of two
+  kRestedSingles,  // the same behind so long a pause that a connection has come to rest
+};
 
 class Track {
  public:
   virtual ~Track() = default;
   /// Those that are to be run, and that there is memory for.
   virtual SizeRange sizes() const = 0;
-  /// Collective: bursts of `num_calls` calls of size kRacedBytes[i], as they are in this heat.
+  /// A size's heats, one behind the other: braid must win all.
+  virtual std::span<const Calls> heats() const = 0;
+  /// Collective: a lap of `num_calls` calls of size kRacedBytes[i], as they are in this heat.
   /// unsupported, on all ranks: NCCL has no such call.
-  virtual Result<Lap> run(size_t i, int num_calls, int heat) = 0;
-  /// Whether a heat's laps are of single calls, as a program makes them: behind a pause, and behind the
-  /// other one's. A lap's time is that of the slower of two such calls.
-  virtual bool is_of_singles(int heat) const = 0;
+  virtual Result<Lap> run(size_t i, int num_calls, size_t heat) = 0;
 };
 
 /// Of one size, by its last heat.

@@ -91,7 +91,8 @@ std::string race_key(const Raced& raced, const Config& config) {
                   static_cast<int>(raced.op), raced.sizes.begin, raced.sizes.end);
   for (const std::string& rank : raced.ranks) text += rank + "\n";
   if (raced.in_windows) text += "in windows\n";
-  if (!raced.nodes.empty()) text += "over nodes, by single calls, too, " + raced.nodes + "\n";
+  if (!raced.nodes.empty())
+    text += "over nodes, by single calls behind two pauses, " + raced.nodes + "\n";
   for (const Option& option : all_options())
     if (is_raced_under(option.name, !raced.nodes.empty()))
       text += fmt::format("{}={}\n", option.name, value_of(config, option));

@@ -17,9 +17,15 @@ namespace {
 
 constexpr uint64_t kElementBytes = 2;  // bfloat16, what most programs send
 constexpr auto kBetweenPolls = std::chrono::microseconds(20);
-// As between a program's calls: many round trips of a network, in which a connection comes to rest. At two a lap
-// (kSingleLaps) 96 ms for a size that braid has won in bursts, of BRAID_TUNE_TIME as everything else.
+// As between a program's calls: many round trips of a network. A lap has two: 96 ms for a size that braid has won
+// in bursts (kSingleLaps), of the race's time as everything else.
 constexpr auto kPause = std::chrono::milliseconds(2);
+// As between a layer's calls, in which a TCP connection comes to rest: 1 MiB both ways over loopback by BBR took
+// 0.7 to 1.2 ms in the mean behind 2 ms, 1.1 to 2.8 behind 25 (docs/decisions/0019). 600 ms of kRestedLaps.
+constexpr auto kLongPause = std::chrono::milliseconds(25);
+
+constexpr std::array kHeats = {Calls::kBursts, Calls::kBursts};
+constexpr std::array kHeatsOverNodes = {Calls::kBursts, Calls::kSingles, Calls::kRestedSingles};
 
 /// What outlives a track whose work does not end. Never given back: whoever uses it may wake up.
 struct Left {
@@ -88,10 +94,14 @@ Status RaceTrack::prepare() {
   return {};
 }
 
-Result<Lap> RaceTrack::run(size_t i, int num_calls, int heat) {
-  const Burst burst{kRacedBytes[i], num_calls, is_in_place(heat), is_of_singles(heat)};
+std::span<const Calls> RaceTrack::heats() const {
+  return for_.nodes != nullptr ? std::span<const Calls>(kHeatsOverNodes) : kHeats;
+}
+
+Result<Lap> RaceTrack::run(size_t i, int num_calls, size_t heat) {
+  const Burst burst{kRacedBytes[i], num_calls, is_in_place(heat), heats()[heat]};
   // In turn: what one of them leaves behind, a warm cache or a hot GPU, meets both alike.
-  real_first_ = !real_first_ || burst.is_of_singles;
+  real_first_ = !real_first_ || burst.is_of_singles();
   Status own;
   int64_t took_ns[2] = {0, 0};  // braid, NCCL
   for (const bool is_real : {real_first_, !real_first_}) {
@@ -130,11 +140,11 @@ Status RaceTrack::enqueue_burst(const Burst& burst, bool is_real) {
 Result<int64_t> RaceTrack::burst_ns(const Burst& burst, bool is_real) {
   sys::Cuda& cuda = for_.device.cuda();
   const sys::Stream stream = stream_.get();
-  const size_t num_timed = burst.is_of_singles ? 2 : 1;
+  const size_t num_timed = burst.is_of_singles() ? 2 : 1;
   is_left_ = true;  // until it is seen to be through
   for_.device.order().expect_call();
   BRAID_RETURN_IF_ERROR(for_.barrier(stream));
-  if (burst.is_of_singles) BRAID_RETURN_IF_ERROR(pause());
+  if (burst.is_of_singles()) BRAID_RETURN_IF_ERROR(pause(burst.calls));
   BRAID_RETURN_IF_ERROR(cuda.record(events_[0].get(), stream));
   Status refused;
   for (size_t k = 1; k <= num_timed; ++k) {
@@ -155,10 +165,10 @@ Result<int64_t> RaceTrack::burst_ns(const Burst& burst, bool is_real) {
 }
 
 /// When all that is enqueued is through.
-Status RaceTrack::pause() {
+Status RaceTrack::pause(Calls calls) {
   BRAID_RETURN_IF_ERROR(for_.device.cuda().record(events_[0].get(), stream_.get()));
   BRAID_RETURN_IF_ERROR(wait_for(events_[0].get()));
-  std::this_thread::sleep_for(kPause);
+  std::this_thread::sleep_for(calls == Calls::kRestedSingles ? kLongPause : kPause);
   return {};
 }
 
@@ -186,7 +196,7 @@ Status RaceTrack::wait_for(sys::Event event) {
 // In memory that nobody registered, where programs do it so; in windows, where both differ by as much as
 // two thirds in either direction (docs/nccl.md), braid must win both. An all_to_all that overwrites what it
 // sends is never ours there (shim_races.cc).
-bool RaceTrack::is_in_place(int heat) const {
+bool RaceTrack::is_in_place(size_t heat) const {
   const bool is_one_buffer = for_.op == BRAID_NCCL_ALL_REDUCE || for_.op == BRAID_NCCL_BROADCAST;
   if (!for_.in_windows) return is_one_buffer;
   return for_.op != BRAID_NCCL_ALL_TO_ALL && heat == 0;

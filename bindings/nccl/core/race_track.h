@@ -7,7 +7,8 @@
 // rank that is told of no more than its own part (a broadcast's root) still times the call.
 //
 // Over nodes a program's calls are not as in a burst: they come by themselves, behind a pause in which other
-// calls had the network, and a connection may begin anew. So there the second heat has single calls:
+// calls had the network, and a connection may begin anew. So there the second heat has single calls, and the
+// third has them behind a longer pause:
 //
 //   stream   barrier  pause  start  call  barrier  again  call  barrier  end    of NCCL, then the same of braid
 //
@@ -26,6 +27,7 @@
 
 #include <array>
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -78,9 +80,9 @@ class RaceTrack : public Track {
   /// Collective: takes memory, as much as every rank has. The clock starts.
   Status prepare();
   SizeRange sizes() const override { return sizes_; }
+  std::span<const Calls> heats() const override;
   /// In windows the first heat is in place, where an operation can be.
-  Result<Lap> run(size_t i, int num_calls, int heat) override;
-  bool is_of_singles(int heat) const override { return for_.nodes != nullptr && heat > 0; }
+  Result<Lap> run(size_t i, int num_calls, size_t heat) override;
   /// Collective, when all have run the same laps, and none of them failed: gives the memory back.
   Status finish() { return is_left_ ? Status() : memory_.close(); }
 
@@ -89,16 +91,18 @@ class RaceTrack : public Track {
   struct Burst {
     uint64_t call_bytes;
     int num_calls;
-    bool is_in_place, is_of_singles;
+    bool is_in_place;
+    Calls calls;
+    bool is_of_singles() const { return calls != Calls::kBursts; }
   };
   Status take_memory();
   Result<int64_t> burst_ns(const Burst& burst, bool is_real);
   /// Begins when all that is enqueued is through.
-  Status pause();
+  Status pause(Calls calls);
   Status enqueue_timed(const Burst& burst, bool is_real, sys::Event end);
   Status enqueue_burst(const Burst& burst, bool is_real);
   Status wait_for(sys::Event event);
-  bool is_in_place(int heat) const;
+  bool is_in_place(size_t heat) const;
   braid_nccl_call call_of(const Burst& burst) const;
 
   Entrants for_;

@@ -4,7 +4,7 @@
 // NCCL has the call until braid has shown that it wins it. So the two errors are not alike: a call
 // that braid would win and NCCL keeps costs what braid would have saved; one that braid loses and
 // takes over is a broken promise. Hence braid must win by 3 % (5 % over nodes), beyond what chance may do, twice:
-// over nodes once in bursts and once in single calls.
+// over nodes in bursts, in single calls, and in single calls behind a long pause.
 #pragma once
 
 #include <cstdint>
@@ -41,6 +41,10 @@ Verdict judge(std::span<const LapTimes> laps, double least_gain = kLeastGain);
 /// The same of laps of single calls, after as many as kSingleLaps at most.
 Verdict judge_singles(std::span<const LapTimes> laps, double least_gain);
 inline constexpr size_t kSingleLaps = 24;
+
+/// The same of laps of single calls behind a long pause, which are few: after as many as kRestedLaps at most.
+Verdict judge_rested(std::span<const LapTimes> laps, double least_gain);
+inline constexpr size_t kRestedLaps = 12;
 
 /// NCCL's time by braid's, the median of the laps' (docs/nccl.md's figures). 0 of none.
 double median_ratio(std::span<const LapTimes> laps);

@@ -176,6 +176,7 @@ Status Seat::open_over_nodes(const braid_nccl_place& place) {
     return *agreed.why_not;
   }
   is_over_nodes_ = true;
+  race_time_ns_ *= 2;  // for its third heat
   return {};
 }
 
@@ -292,9 +293,10 @@ Result<bool> Seat::all_come_to(int op, Messages messages) {
   return all_came;
 }
 
-// Of ranks that are all there: tuning, also of a NIC, and the race, and some time for what has none.
+// Of ranks that are all there: tuning, also of a NIC, and the race (over nodes two times), and some time for what has
+// none.
 Deadline Seat::race_deadline() const {
-  return Deadline::after_ns(kRaceMeeting + 3 * config_.duration_ns("BRAID_TUNE_TIME"));
+  return Deadline::after_ns(kRaceMeeting + 4 * config_.duration_ns("BRAID_TUNE_TIME"));
 }
 
 Status Seat::race(int op, Messages messages, const braid_nccl_real* real,

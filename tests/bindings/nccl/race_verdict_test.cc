@@ -56,6 +56,21 @@ TEST(SinglesVerdict, ACleanRace) {
   EXPECT_EQ(of_singles(laps_of(kSingleLaps, 104.9, 100)), Verdict::kNccl);
 }
 
+TEST(RestedVerdict, NineOfTwelve) {
+  const auto of_rested = [](size_t won, size_t lost) {
+    std::vector<LapTimes> laps = laps_of(won, 15, 10);
+    const std::vector<LapTimes> others = laps_of(lost, 10.4, 10);
+    laps.insert(laps.end(), others.begin(), others.end());
+    return judge_rested(laps, 1.05);
+  };
+  EXPECT_EQ(of_rested(0, 0), Verdict::kOpen);
+  EXPECT_EQ(of_rested(8, 3), Verdict::kOpen);
+  EXPECT_EQ(of_rested(9, 0), Verdict::kBraid);
+  EXPECT_EQ(of_rested(9, 3), Verdict::kBraid);
+  EXPECT_EQ(of_rested(0, 4), Verdict::kNccl);
+  EXPECT_EQ(of_rested(8, 4), Verdict::kNccl);
+}
+
 TEST(SinglesVerdict, TwoKindsAreJudgedByWhatTheyCost) {
   std::vector<LapTimes> laps = laps_of(kSingleLaps, 2200, 800);
   for (size_t i = 0; i < 3; ++i) laps[8 * i].braid_us = 5000;

@@ -27,10 +27,15 @@ class Arrivals:
         self.shape, self.size = shape, size
         self._routing, self._tokens, self._rank = routing, tokens, rank
         self._local = shape.num_experts // size
+        self._made: dict[tuple[int, str], Case] = {}
 
     def _tokens_of(self, source: int, device: Any) -> Case:
-        ids = ids_of(self.shape, self._routing, self._tokens, source)
-        return Case(self.shape, ids, self.size, source, device)
+        """Made once: of 4096 tokens the host takes most of a second, which all checks would pay."""
+        key = source, str(device)
+        if key not in self._made:
+            ids = ids_of(self.shape, self._routing, self._tokens, source)
+            self._made[key] = Case(self.shape, ids, self.size, source, device)
+        return self._made[key]
 
     def normal(self, device: Any) -> torch.Tensor:
         """Rows by source rank and token, once each."""
