@@ -1,11 +1,13 @@
 // What every way between two engines must do, whatever carries the bytes.
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <functional>
 #include <numeric>
 #include <random>
 #include <thread>
 
+#include "base/sanitizer.h"
 #include "engine/engine.h"
 #include "engines.h"
 
@@ -533,14 +535,20 @@ size_t num_late_bytes(const std::function<Result<TicketPtr>()>& begin,
   leave();
   const Status ended = wait(ticket);
   EXPECT_TRUE(ended.ok() || ended.code() == Code::kCancelled) << ended.to_string();
-  std::fill(where.begin(), where.end(), kOthers);
+  std::memset(where.data(), std::to_integer<int>(kOthers), where.size());
   std::this_thread::sleep_for(std::chrono::milliseconds(30));
+  // Seconds sooner under a sanitizer than to count.
+  if (where[0] == kOthers && std::memcmp(where.data(), where.data() + 1, where.size() - 1) == 0)
+    return 0;
   return where.size() - static_cast<size_t>(std::count(where.begin(), where.end(), kOthers));
 }
 
+/// Under way for some milliseconds, also where a sanitizer looks at every byte.
+constexpr uint64_t kLongBytes = kIsSanitized ? 8 << 20 : 32 << 20;
+
 // The memory of a read's caller is somebody else's behind the end of its ticket.
 TEST_P(Ways, NothingLandsBehindADisconnect) {
-  constexpr uint64_t kBytes = 32 << 20;
+  constexpr uint64_t kBytes = kLongBytes;
   Memory mine(*a, kBytes, 1), theirs(*b, kBytes, 2);
   const RemoteRegion remote = import(*a, theirs);
   const auto leave = [&] { a->disconnect(remote->owner); };
@@ -576,7 +584,7 @@ TEST_P(Ways, PagesBegunBesideADisconnectGoByAnotherConnection) {
 }
 
 TEST_P(Ways, NothingLandsBehindAClose) {
-  constexpr uint64_t kBytes = 32 << 20;
+  constexpr uint64_t kBytes = kLongBytes;
   Memory theirs(*b, kBytes, 2);
   for (const int delay_us : {500, 2000, 8000}) {
     auto reader = engines.make("reader");
