@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/sanitizer.h"
 #include "base/units.h"
 #include "coll/device/collectives.h"
 #include "coll/device/entry.h"
@@ -150,7 +151,7 @@ TEST_F(DeviceBalance, RanksThatMeasureOtherTimesAgree) {
     Gatherer gather(rank);
     std::mt19937 random(static_cast<unsigned>(rank.rank()));
     std::vector<uint32_t> mine;
-    for (int call = 0; call < 150; ++call) {
+    for (int call = 0; call < (kIsThreadSanitized ? 75 : 150); ++call) {
       if (call % 25 == 0) {
         cuda.set_host_gbps(rank.rank(), 5 + static_cast<double>(random() % 100));
         cuda.set_nvlink_gbps(rank.rank(), 200 + static_cast<double>(random() % 200));
