@@ -229,8 +229,7 @@ void register_collectives(nb::module_& module) {
   module.def("all_gather", &all_gather, nb::arg("comm"), send, out, stream);
   module.def("all_reduce", &all_reduce, nb::arg("comm"), send, out, nb::arg("op"), stream);
   module.def("reduce_scatter", &reduce_scatter, nb::arg("comm"), send, out, nb::arg("op"), stream);
-  module.def("all_to_all", &all_to_all, nb::arg("comm"), send, out, stream,
-             nb::arg("bit_op") = "");
+  module.def("all_to_all", &all_to_all, nb::arg("comm"), send, out, stream, nb::arg("bit_op") = "");
   module.def("all_to_all_v", &all_to_all_v, nb::arg("comm"), send, nb::arg("send_counts"), out,
              nb::arg("recv_counts"), stream);
   module.def("broadcast", &broadcast, nb::arg("comm"), nb::arg("buf").none(), nb::arg("root"),

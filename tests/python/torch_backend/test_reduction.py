@@ -55,11 +55,11 @@ def test_ranks_that_differ_in_a_bitwise_operator_are_told(
         op, dtype = theirs if dist.get_rank() == 1 else ours
         tensor, before = mine(12, dtype), mine(12, dtype)
         block = torch.zeros(4, dtype=dtype)
+        call, args = dist.all_reduce, [tensor]
+        if scatters:
+            call, args = dist.reduce_scatter_tensor, [block, tensor]
         with pytest.raises(braid.InvalidArgument) as caught:
-            if scatters:
-                dist.reduce_scatter_tensor(block, tensor, getattr(dist.ReduceOp, op))
-            else:
-                dist.all_reduce(tensor, getattr(dist.ReduceOp, op))
+            call(*args, getattr(dist.ReduceOp, op))
         for word in words:
             assert word in str(caught.value)
         same(tensor, before)
