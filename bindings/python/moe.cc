@@ -87,6 +87,7 @@ struct PySend {  // a low-latency call between its halves
   explicit PySend(const char* function) : lent(function) {}
 };
 
+/// Made before it is begun: its caller can give up what a signal's handler cut off behind begin().
 struct PyBegun {
   Lent lent{"dispatch"};
   moe::Dispatch call;
@@ -289,15 +290,13 @@ void receive_combine(PyMoeBuffer& self, PySend& call, nb::handle out, nb::handle
   });
 }
 
-std::unique_ptr<PyBegun> begin(PyMoeBuffer& self, nb::handle x, nb::handle side,
-                               nb::handle is_in_rank, nb::handle per_expert, nb::handle ids,
-                               nb::handle weights, int num_tokens, int64_t row_bytes,
-                               int64_t side_bytes, int num_topk, int num_experts,
-                               uint32_t of_phase) {
-  auto begun = std::make_unique<PyBegun>();
+void begin(PyMoeBuffer& self, PyBegun& begun, nb::handle x, nb::handle side, nb::handle is_in_rank,
+           nb::handle per_expert, nb::handle ids, nb::handle weights, int num_tokens,
+           int64_t row_bytes, int64_t side_bytes, int num_topk, int num_experts,
+           uint32_t of_phase) {
   moe::Buffer& buffer = self.get();
-  Lent& lent = begun->lent;
-  moe::Dispatch& d = begun->call;
+  Lent& lent = begun.lent;
+  moe::Dispatch& d = begun.call;
   d.num_tokens = num_tokens;
   d.row_bytes = static_cast<uint64_t>(row_bytes);
   d.side_bytes = static_cast<uint64_t>(side_bytes);
@@ -315,10 +314,14 @@ std::unique_ptr<PyBegun> begin(PyMoeBuffer& self, nb::handle x, nb::handle side,
   d.weights = lent.read<float>(weights, "topk_weights", times({num_tokens, num_topk}));
   self.run([&](moe::Buffer& own) {
     auto incoming = own.begin(d);
-    if (incoming.ok()) begun->incoming = std::move(incoming).value();
+    if (incoming.ok()) begun.incoming = std::move(incoming).value();
     return incoming.status();
   });
-  return begun;
+}
+
+/// Nothing where it was not begun, or is over.
+void abandon(PyMoeBuffer& self, const PyBegun& begun) {
+  if (begun.incoming.phase != 0) self.get().abandon(begun.incoming.phase);
 }
 
 void finish(PyMoeBuffer& self, PyBegun& begun, nb::handle x, nb::handle side, nb::handle ids,
@@ -426,6 +429,7 @@ void register_moe(nb::module_& module) {
     return self.ticket.phase;
   });
   nb::class_<PyBegun>(inner, "Begun")
+      .def(nb::init<>())
       .def_prop_ro("rows_of", [](const PyBegun& self) { return self.incoming.rows_of; })
       .def_prop_ro("rank_prefix", [](const PyBegun& self) { return self.incoming.rank_prefix; })
       .def_prop_ro("per_expert", [](const PyBegun& self) { return self.incoming.per_expert; })
@@ -468,12 +472,12 @@ void register_moe(nb::module_& module) {
            nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
            nb::arg().none(), nb::arg());
   type.def("receive_combine", &receive_combine, nb::arg(), nb::arg(), nb::arg().none());
-  type.def("begin", &begin, nb::arg(), nb::arg().none(), nb::arg(), nb::arg().none(),
+  type.def("begin", &begin, nb::arg(), nb::arg(), nb::arg().none(), nb::arg(), nb::arg().none(),
            nb::arg().none(), nb::arg().none(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
            nb::arg(), nb::arg());
   type.def("finish", &finish, nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none(),
            nb::arg().none(), nb::arg().none(), nb::arg());
-  type.def("abandon", [](PyMoeBuffer& self) { self.get().abandon(); });
+  type.def("abandon", &abandon);
   type.def("combine", &combine, nb::arg(), nb::arg().none(), nb::arg(), nb::arg(), nb::arg(),
            nb::arg().none(), nb::arg().none(), nb::arg(), nb::arg().none(), nb::arg(), nb::arg(),
            nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg());

@@ -67,8 +67,9 @@ class Buffer {
   /// rows already. The second one must follow, with room for them, or abandon().
   Result<Incoming> begin(const Dispatch& call);
   Status finish(const Dispatch& call, const DispatchedRows& rows);
-  /// Where rounds are left the others get an error at once.
-  void abandon();
+  /// Where rounds are left the others get an error at once. Of what has this phase alone; 0: whatever
+  /// it has.
+  void abandon(uint32_t phase = 0);
   /// Incoming::phase of what was begun and not finished; 0: nothing was.
   uint32_t begun_phase() const { return begun_ ? begun_->incoming.phase : 0; }
   Status combine(const Combine& call);

@@ -68,14 +68,20 @@ class HostResults:
 
 
 class HostBegun:
-    """A dispatch whose sizes are known."""
+    """A dispatch, from before it begins; then its sizes are known."""
 
     results = None
 
-    def __init__(self, core: Any) -> None:
-        self.core = core
-        self.num_rows: int = core.num_rows
-        self.per_expert: list[int] = core.per_expert
+    def __init__(self) -> None:
+        self.core = _braid.moe.Begun()
+
+    @property
+    def num_rows(self) -> int:
+        return self.core.num_rows
+
+    @property
+    def per_expert(self) -> list[int]:
+        return self.core.per_expert
 
 
 class HostCalls:
@@ -105,18 +111,24 @@ class HostCalls:
 
     # ---- normal ----
 
+    def new_dispatch(self, *_: Any) -> HostBegun:
+        """One that is not begun yet."""
+        return HostBegun()
+
     def begin(
         self,
+        begun: HostBegun,
         arrays: tuple[Array | None, ...],
         form: "DispatchForm",
         known: DispatchHandle | None,
-    ) -> HostBegun:
+    ) -> None:
         """arrays: x, scales, is_in, per_expert, ids, weights. Sizes are always known."""
         phase = 0 if known is None else known.phase
-        return HostBegun(self.core.begin(*map(_lent, arrays), *form.sizes, phase))
+        self.core.begin(begun.core, *map(_lent, arrays), *form.sizes, phase)
 
-    def abandon(self, begun: HostBegun) -> None:  # noqa: ARG002  there is one at most
-        self.core.abandon()
+    def abandon(self, begun: HostBegun) -> None:
+        """Whatever has become of it: what is begun is given up."""
+        self.core.abandon(begun.core)
 
     def finish(self, begun: HostBegun, arrays: tuple[Array | None, ...], room: int) -> None:
         """arrays: x, scales, ids, weights, source tokens."""
