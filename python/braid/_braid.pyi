@@ -346,6 +346,7 @@ class moe:  # noqa: N801 - a module of the compiled one
         def combine(self, *arguments: int | str) -> None: ...
 
     class Send:
+        def __init__(self, is_combine: bool, /) -> None: ...
         @property
         def phase(self) -> int: ...
 
@@ -398,6 +399,7 @@ class moe:  # noqa: N801 - a module of the compiled one
         ) -> None: ...
         def send_dispatch(
             self,
+            sent: moe.Send,
             x: Array,
             topk_idx: Array,
             topk_weights: Array | None,
@@ -409,7 +411,7 @@ class moe:  # noqa: N801 - a module of the compiled one
             dtype: str,
             form: int,
             /,
-        ) -> moe.Send: ...
+        ) -> None: ...
         def receive_dispatch(
             self,
             sent: moe.Send,
@@ -425,6 +427,7 @@ class moe:  # noqa: N801 - a module of the compiled one
         ) -> None: ...
         def send_combine(
             self,
+            sent: moe.Send,
             x: Array,
             slots: Array,
             layout_range: Array,
@@ -441,7 +444,8 @@ class moe:  # noqa: N801 - a module of the compiled one
             copies: tuple[Array, Array, Array] | None,
             weights_hash: int,
             /,
-        ) -> moe.Send: ...
+        ) -> None: ...
+        def drop(self, sent: moe.Send, /) -> bool: ...
         def receive_combine(self, sent: moe.Send, out: Array, wait_ns: Array | None, /) -> None: ...
         def begin(
             self,

@@ -58,6 +58,8 @@ class Buffer {
   /// thread in a call, may be made again.
   Status receive(const Ticket& ticket, const LowLatencyDispatch& call, const LowLatencyRows& rows,
                  bool* is_let_in = nullptr);
+  /// In place of the receive half: its rows are nobody's, as where that was interrupted.
+  void drop(const Ticket& ticket);
   Result<Ticket> send(const LowLatencyCombine& call);
   /// out [T, hidden]; `wait_ns` as in LowLatencyRows.
   Status receive(const Ticket& ticket, const LowLatencyCombine& call, std::byte* out,

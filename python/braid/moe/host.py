@@ -185,19 +185,26 @@ class HostCalls:
         """Memory for what a dispatch fills."""
         return HostResults(form)
 
+    def new_send(self, is_combine: bool) -> Any:
+        """A call that is not sent yet."""
+        return _braid.moe.Send(is_combine)
+
+    def drop(self, sent: Any) -> bool:
+        """Its rows are nobody's. False where it was not sent."""
+        return bool(self.core.drop(sent))
+
     def send_dispatch(
-        self, handle: LowLatencyHandle, given: tuple[Array, Array, Array | None]
-    ) -> Any:
+        self, sent: Any, handle: LowLatencyHandle, given: tuple[Array, Array, Array | None]
+    ) -> None:
         """given: x, ids, weights. Sets what the combine of the dispatch needs to know."""
         x, ids, weights = map(_lent, given)
         form = handle.form
         tokens, _, topk, _, _ = form.sizes
-        sent = self.core.send_dispatch(x, ids, weights, *form.sizes, *form.kind)
+        self.core.send_dispatch(sent, x, ids, weights, *form.sizes, *form.kind)
         handle.phase = sent.phase
         handle.ids_hash = _braid.moe.ids_hash(ids, tokens, topk)
         if weights is not None:
             handle.weights_hash = _braid.moe.weights_hash(weights, tokens, topk)
-        return sent
 
     def receive_dispatch(
         self,
@@ -217,17 +224,18 @@ class HostCalls:
 
     def send_combine(
         self,
+        sent: Any,
         handle: LowLatencyHandle,
         given: tuple[Array, Array, Array],
         form: low_latency.CombineForm,
         sums_by_rank: bool,
-    ) -> Any:
+    ) -> None:
         """given: x, ids, weights."""
         x, ids, weights = map(_lent, given)
         kept = handle.kept
         copies, weights_hash = (kept.copies, handle.weights_hash) if sums_by_rank else (None, 0)
-        return self.core.send_combine(
-            x, kept.slots, handle[1], ids, weights, *form.sizes, form.dtype, handle.phase,
+        self.core.send_combine(
+            sent, x, kept.slots, handle[1], ids, weights, *form.sizes, form.dtype, handle.phase,
             handle.ids_hash, copies, weights_hash,
         )  # fmt: skip
 

@@ -3,6 +3,7 @@ current stream. Sizes that only the GPU knows are waited for in a normal dispatc
 num_worst_tokens and without a handle, and nowhere else.
 """
 
+from collections.abc import Callable
 from contextlib import suppress
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -120,10 +121,19 @@ class _Results:
 
 
 class _Sent:
-    """A low-latency call between its halves: keeps what the second one reads."""
+    """A low-latency call, from before its first half: keeps what the second one reads."""
 
-    def __init__(self, core: Any, *inputs: Any) -> None:
-        self.core, self.inputs = core, inputs
+    core: Any = None
+    inputs: tuple[Any, ...] = ()
+    may_be_sent = False
+
+    def send(self, call: Callable[..., Any], inputs: tuple[Any, ...], *given: Any) -> None:
+        self.inputs, self.may_be_sent = inputs, True
+        try:
+            self.core = call(*given)
+        except Exception:
+            self.may_be_sent = False
+            raise
 
 
 class _Begun:
@@ -396,11 +406,21 @@ class GpuCalls:
             *self._sending(handle, given), *got.addresses(stats, waits), *self._launch()
         )
 
+    def new_send(self, is_combine: bool) -> _Sent:  # noqa: ARG002
+        return _Sent()
+
+    def drop(self, sent: _Sent) -> bool:
+        """Whether it may have been sent: its receive half, a kernel, stays due on a GPU."""
+        return sent.may_be_sent
+
     def send_dispatch(
-        self, handle: LowLatencyHandle, given: tuple[torch.Tensor, torch.Tensor, Any]
-    ) -> _Sent:
-        core = self.core.send_dispatch(*self._sending(handle, given), *self._launch())
-        return _Sent(core, given, handle.kept)
+        self,
+        sent: _Sent,
+        handle: LowLatencyHandle,
+        given: tuple[torch.Tensor, torch.Tensor, Any],
+    ) -> None:
+        inputs = (given, handle.kept)
+        sent.send(self.core.send_dispatch, inputs, *self._sending(handle, given), *self._launch())
 
     def receive_dispatch(
         self,
@@ -450,16 +470,17 @@ class GpuCalls:
 
     def send_combine(
         self,
+        sent: _Sent,
         handle: LowLatencyHandle,
         given: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
         form: low_latency.CombineForm,
         sums_by_rank: bool,
-    ) -> _Sent:
+    ) -> None:
         ticket = self._words(_TICKET_WORDS)
-        core = self.core.send_combine(
-            *self._returning(handle, given, form, sums_by_rank), ticket.data_ptr(), *self._launch()
-        )
-        return _Sent(core, ticket, given, handle.kept)
+        sent.send(
+            self.core.send_combine, (ticket, given, handle.kept),
+            *self._returning(handle, given, form, sums_by_rank), ticket.data_ptr(), *self._launch(),
+        )  # fmt: skip
 
     def receive_combine(self, sent: _Sent, out: torch.Tensor, waits: torch.Tensor | None) -> None:
         self.core.receive_combine(sent.core, out.data_ptr(), _at(waits), *self._launch())
