@@ -93,7 +93,17 @@ void reduce_scatter(PyComm& self, nb::handle send_object, nb::handle out_object,
       [&] { return coll::reduce_scatter(comm, send.data(), out.data(), count, dtype, op); });
 }
 
-void all_to_all(PyComm& self, nb::handle send_object, nb::handle out_object, uint64_t stream) {
+coll::BitOp bit_op_of(const std::string& name) {
+  for (const auto op : {coll::BitOp::kBand, coll::BitOp::kBor, coll::BitOp::kBxor})
+    if (name == coll::bit_op_name(op)) return op;
+  if (!name.empty())
+    raise_if_failed(
+        invalid_argument("all_to_all: asked for the bitwise operator {}, which is none", name));
+  return coll::BitOp::kNone;
+}
+
+void all_to_all(PyComm& self, nb::handle send_object, nb::handle out_object, uint64_t stream,
+                const std::string& bit_op) {
   const char* const name = "all_to_all";
   const Buffer send = Buffer::borrow(send_object, {name, "send"}, Access::kRead);
   const Buffer out = Buffer::borrow(out_object, {name, "out"}, Access::kWrite);
@@ -102,13 +112,16 @@ void all_to_all(PyComm& self, nb::handle send_object, nb::handle out_object, uin
   check_out(name, out, send, send.count());
   check_overlap(name, send, "send", out, "out");
   const uint64_t count = send.wire_count() / static_cast<uint64_t>(comm.size());
+  const auto bits = bit_op_of(bit_op);
   run(
       self, name, send, out,
       [&](comm::Device& device) {
         return coll::device::all_to_all(device, address_of(send), address_of(out), count,
-                                        send.wire_dtype(), stream_of(stream));
+                                        send.wire_dtype(), stream_of(stream), bits);
       },
-      [&] { return coll::all_to_all(comm, send.data(), out.data(), count, send.wire_dtype()); });
+      [&] {
+        return coll::all_to_all(comm, send.data(), out.data(), count, send.wire_dtype(), bits);
+      });
 }
 
 void all_to_all_v(PyComm& self, nb::handle send_object, const std::vector<uint64_t>& send_counts,
@@ -216,7 +229,7 @@ void register_collectives(nb::module_& module) {
   module.def("all_gather", &all_gather, nb::arg("comm"), send, out, stream);
   module.def("all_reduce", &all_reduce, nb::arg("comm"), send, out, nb::arg("op"), stream);
   module.def("reduce_scatter", &reduce_scatter, nb::arg("comm"), send, out, nb::arg("op"), stream);
-  module.def("all_to_all", &all_to_all, nb::arg("comm"), send, out, stream);
+  module.def("all_to_all", &all_to_all, nb::arg("comm"), send, out, stream, nb::arg("bit_op") = "");
   module.def("all_to_all_v", &all_to_all_v, nb::arg("comm"), send, nb::arg("send_counts"), out,
              nb::arg("recv_counts"), stream);
   module.def("broadcast", &broadcast, nb::arg("comm"), nb::arg("buf").none(), nb::arg("root"),

@@ -77,16 +77,19 @@ uint64_t times(std::initializer_list<int64_t> factors) {
 
 Dtype dtype_of(const std::string& name) { return value_or_raise(parse_dtype(name)); }
 
-struct PySend {  // a low-latency call between its halves
+/// A low-latency call, from before its first half, as PyBegun is one.
+struct PySend {
   Lent lent;
   moe::Buffer::Ticket ticket;
   moe::LowLatencyDispatch dispatch;
   moe::LowLatencyCombine combine;
   bool is_received = false;
 
-  explicit PySend(const char* function) : lent(function) {}
+  explicit PySend(bool is_combine)
+      : lent(is_combine ? "low_latency_combine" : "low_latency_dispatch") {}
 };
 
+/// Made before it is begun: its caller can give up what a signal's handler cut off behind begin().
 struct PyBegun {
   Lent lent{"dispatch"};
   moe::Dispatch call;
@@ -177,12 +180,10 @@ class Receiving {
 
 int local_experts(int num_experts, int size) { return num_experts < size ? 0 : num_experts / size; }
 
-std::unique_ptr<PySend> send_dispatch(PyMoeBuffer& self, nb::handle x, nb::handle ids,
-                                      nb::handle weights, int num_tokens, int hidden, int num_topk,
-                                      int max_tokens, int num_experts, const std::string& dtype,
-                                      int form) {
-  auto call = std::make_unique<PySend>("low_latency_dispatch");
-  moe::LowLatencyDispatch& d = call->dispatch;
+void send_dispatch(PyMoeBuffer& self, PySend& call, nb::handle x, nb::handle ids,
+                   nb::handle weights, int num_tokens, int hidden, int num_topk, int max_tokens,
+                   int num_experts, const std::string& dtype, int form) {
+  moe::LowLatencyDispatch& d = call.dispatch;
   d.dtype = dtype_of(dtype);
   d.hidden = static_cast<uint64_t>(hidden);
   d.num_tokens = num_tokens;
@@ -190,17 +191,16 @@ std::unique_ptr<PySend> send_dispatch(PyMoeBuffer& self, nb::handle x, nb::handl
   d.max_tokens = max_tokens;
   d.num_experts = num_experts;
   d.form = static_cast<moe::ScaleForm>(form);
-  d.x = call->lent.read<std::byte>(
+  d.x = call.lent.read<std::byte>(
       x, "x", times({num_tokens, hidden, static_cast<int64_t>(dtype_bytes(d.dtype))}));
-  d.ids = call->lent.read<int64_t>(ids, "topk_idx", times({num_tokens, num_topk}));
-  d.weights = call->lent.read<float>(weights, "topk_weights", times({num_tokens, num_topk}));
+  d.ids = call.lent.read<int64_t>(ids, "topk_idx", times({num_tokens, num_topk}));
+  d.weights = call.lent.read<float>(weights, "topk_weights", times({num_tokens, num_topk}));
   d.has_weights = !weights.is_none();
   self.run([&](moe::Buffer& buffer) {
     auto sent = buffer.send(d);
-    if (sent.ok()) call->ticket = sent.value();
+    if (sent.ok()) call.ticket = sent.value();
     return sent.status();
   });
-  return call;
 }
 
 /// copies: counts, tokens, places, weights; or none where the dispatch has no weights.
@@ -240,15 +240,14 @@ void receive_dispatch(PyMoeBuffer& self, PySend& call, nb::handle x, nb::handle 
       [&](moe::Buffer& own) { return own.receive(call.ticket, d, out, &receiving.is_let_in); });
 }
 
-std::unique_ptr<PySend> send_combine(PyMoeBuffer& self, nb::handle x, nb::handle slots,
-                                     nb::handle layout_range, nb::handle ids, nb::handle weights,
-                                     int num_tokens, int hidden, int num_topk, int max_tokens,
-                                     int num_experts, const std::string& dtype, uint32_t of_phase,
-                                     uint64_t ids_hash, nb::handle copies, uint64_t weights_hash) {
-  auto call = std::make_unique<PySend>("low_latency_combine");
+void send_combine(PyMoeBuffer& self, PySend& call, nb::handle x, nb::handle slots,
+                  nb::handle layout_range, nb::handle ids, nb::handle weights, int num_tokens,
+                  int hidden, int num_topk, int max_tokens, int num_experts,
+                  const std::string& dtype, uint32_t of_phase, uint64_t ids_hash, nb::handle copies,
+                  uint64_t weights_hash) {
   moe::Buffer& buffer = self.get();
   const int n = buffer.size(), l = local_experts(num_experts, n);
-  moe::LowLatencyCombine& c = call->combine;
+  moe::LowLatencyCombine& c = call.combine;
   c.dtype = dtype_of(dtype);
   c.hidden = static_cast<uint64_t>(hidden);
   c.num_tokens = num_tokens;
@@ -258,7 +257,7 @@ std::unique_ptr<PySend> send_combine(PyMoeBuffer& self, nb::handle x, nb::handle
   c.of_phase = of_phase;
   c.ids_hash = ids_hash;
   const uint64_t rows = times({l, max_tokens, n});
-  Lent& lent = call->lent;
+  Lent& lent = call.lent;
   c.x = lent.read<std::byte>(x, "x", rows * c.row_bytes());
   c.slots = lent.read<int32_t>(slots, "handle", rows);
   c.layout_range = lent.read<int64_t>(layout_range, "handle", times({l, n}));
@@ -269,10 +268,16 @@ std::unique_ptr<PySend> send_combine(PyMoeBuffer& self, nb::handle x, nb::handle
   c.weights_hash = weights_hash;
   self.run([&](moe::Buffer& own) {
     auto sent = own.send(c);
-    if (sent.ok()) call->ticket = sent.value();
+    if (sent.ok()) call.ticket = sent.value();
     return sent.status();
   });
-  return call;
+}
+
+/// Whether it was sent: then its receive half is over, too.
+bool drop(PyMoeBuffer& self, PySend& call) {
+  if (call.ticket.phase == 0) return false;
+  if (!std::exchange(call.is_received, true)) self.get().drop(call.ticket);
+  return true;
 }
 
 void receive_combine(PyMoeBuffer& self, PySend& call, nb::handle out, nb::handle wait_ns) {
@@ -289,15 +294,13 @@ void receive_combine(PyMoeBuffer& self, PySend& call, nb::handle out, nb::handle
   });
 }
 
-std::unique_ptr<PyBegun> begin(PyMoeBuffer& self, nb::handle x, nb::handle side,
-                               nb::handle is_in_rank, nb::handle per_expert, nb::handle ids,
-                               nb::handle weights, int num_tokens, int64_t row_bytes,
-                               int64_t side_bytes, int num_topk, int num_experts,
-                               uint32_t of_phase) {
-  auto begun = std::make_unique<PyBegun>();
+void begin(PyMoeBuffer& self, PyBegun& begun, nb::handle x, nb::handle side, nb::handle is_in_rank,
+           nb::handle per_expert, nb::handle ids, nb::handle weights, int num_tokens,
+           int64_t row_bytes, int64_t side_bytes, int num_topk, int num_experts,
+           uint32_t of_phase) {
   moe::Buffer& buffer = self.get();
-  Lent& lent = begun->lent;
-  moe::Dispatch& d = begun->call;
+  Lent& lent = begun.lent;
+  moe::Dispatch& d = begun.call;
   d.num_tokens = num_tokens;
   d.row_bytes = static_cast<uint64_t>(row_bytes);
   d.side_bytes = static_cast<uint64_t>(side_bytes);
@@ -315,10 +318,14 @@ std::unique_ptr<PyBegun> begin(PyMoeBuffer& self, nb::handle x, nb::handle side,
   d.weights = lent.read<float>(weights, "topk_weights", times({num_tokens, num_topk}));
   self.run([&](moe::Buffer& own) {
     auto incoming = own.begin(d);
-    if (incoming.ok()) begun->incoming = std::move(incoming).value();
+    if (incoming.ok()) begun.incoming = std::move(incoming).value();
     return incoming.status();
   });
-  return begun;
+}
+
+/// Nothing where it was not begun, or is over.
+void abandon(PyMoeBuffer& self, const PyBegun& begun) {
+  if (begun.incoming.phase != 0) self.get().abandon(begun.incoming.phase);
 }
 
 void finish(PyMoeBuffer& self, PyBegun& begun, nb::handle x, nb::handle side, nb::handle ids,
@@ -422,10 +429,11 @@ void register_moe(nb::module_& module) {
   inner.def("weights_hash", &weights_hash);
   inner.def("low_latency_half_bytes", &moe::low_latency_half_bytes);
   register_moe_gpu(inner);
-  nb::class_<PySend>(inner, "Send").def_prop_ro("phase", [](const PySend& self) {
-    return self.ticket.phase;
-  });
+  nb::class_<PySend>(inner, "Send")
+      .def(nb::init<bool>())
+      .def_prop_ro("phase", [](const PySend& self) { return self.ticket.phase; });
   nb::class_<PyBegun>(inner, "Begun")
+      .def(nb::init<>())
       .def_prop_ro("rows_of", [](const PyBegun& self) { return self.incoming.rows_of; })
       .def_prop_ro("rank_prefix", [](const PyBegun& self) { return self.incoming.rank_prefix; })
       .def_prop_ro("per_expert", [](const PyBegun& self) { return self.incoming.per_expert; })
@@ -460,20 +468,21 @@ void register_moe(nb::module_& module) {
              check_dispatch(self.get().rank(), self.get().layout(), num_tokens, hidden, num_topk,
                             max_tokens, num_experts, dtype, form, has_weights);
            });
-  type.def("send_dispatch", &send_dispatch, nb::arg(), nb::arg(), nb::arg().none(), nb::arg(),
-           nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg());
+  type.def("send_dispatch", &send_dispatch, nb::arg(), nb::arg(), nb::arg(), nb::arg().none(),
+           nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg());
   type.def("receive_dispatch", &receive_dispatch, nb::arg(), nb::arg(), nb::arg().none(), nb::arg(),
            nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none());
   type.def("send_combine", &send_combine, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
            nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
-           nb::arg().none(), nb::arg());
+           nb::arg(), nb::arg().none(), nb::arg());
+  type.def("drop", &drop);
   type.def("receive_combine", &receive_combine, nb::arg(), nb::arg(), nb::arg().none());
-  type.def("begin", &begin, nb::arg(), nb::arg().none(), nb::arg(), nb::arg().none(),
+  type.def("begin", &begin, nb::arg(), nb::arg(), nb::arg().none(), nb::arg(), nb::arg().none(),
            nb::arg().none(), nb::arg().none(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
            nb::arg(), nb::arg());
   type.def("finish", &finish, nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none(),
            nb::arg().none(), nb::arg().none(), nb::arg());
-  type.def("abandon", [](PyMoeBuffer& self) { self.get().abandon(); });
+  type.def("abandon", &abandon);
   type.def("combine", &combine, nb::arg(), nb::arg().none(), nb::arg(), nb::arg(), nb::arg(),
            nb::arg().none(), nb::arg().none(), nb::arg(), nb::arg().none(), nb::arg(), nb::arg(),
            nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg());

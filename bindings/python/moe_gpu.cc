@@ -42,13 +42,14 @@ struct GpuSend {
   uint64_t number = 0;
 };
 
-/// A dispatch between its two steps.
+/// A dispatch between its two steps; made before it is begun.
 struct GpuBegun {
   moe::Dispatch call;
   moe::Incoming incoming;  // where the host waited for it
   moe::gpu::Ticket* ticket = nullptr;
   const moe::gpu::Ticket* of = nullptr;
   int32_t* words = nullptr;
+  bool is_begun = false;  // and not over
 };
 
 class PyGpuMoe {
@@ -304,22 +305,21 @@ void run(PyGpuMoe& self, uint64_t x, uint64_t side, uint64_t is_in_rank, uint64_
   });
 }
 
-std::unique_ptr<GpuBegun> begin(PyGpuMoe& self, uint64_t x, uint64_t side, uint64_t is_in_rank,
-                                uint64_t per_expert, uint64_t ids, uint64_t weights,
-                                const NormalSizes& sizes, bool has_ids, bool has_weights,
-                                uint64_t of, uint64_t ticket, uint64_t incoming, bool tells_host,
-                                uint64_t stream, int num_sms) {
-  auto begun = std::make_unique<GpuBegun>();
-  begun->call =
+void begin(PyGpuMoe& self, GpuBegun& begun, uint64_t x, uint64_t side, uint64_t is_in_rank,
+           uint64_t per_expert, uint64_t ids, uint64_t weights, const NormalSizes& sizes,
+           bool has_ids, bool has_weights, uint64_t of, uint64_t ticket, uint64_t incoming,
+           bool tells_host, uint64_t stream, int num_sms) {
+  begun.call =
       dispatch_of(x, side, is_in_rank, per_expert, ids, weights, sizes, has_ids, has_weights);
-  begun->of = at<moe::gpu::Ticket>(of);
-  begun->ticket = at<moe::gpu::Ticket>(ticket);
-  begun->words = at<int32_t>(incoming);
-  self.enqueue([&](moe::gpu::Buffer& buffer, comm::Device& device) {
-    return buffer.begin(device, begun->call, begun->of, begun->ticket, begun->words, tells_host,
-                        launch_on(stream, num_sms));
+  begun.of = at<moe::gpu::Ticket>(of);
+  begun.ticket = at<moe::gpu::Ticket>(ticket);
+  begun.words = at<int32_t>(incoming);
+  self.enqueue([&](moe::gpu::Buffer& buffer, comm::Device& device) -> Status {
+    BRAID_RETURN_IF_ERROR(buffer.begin(device, begun.call, begun.of, begun.ticket, begun.words,
+                                       tells_host, launch_on(stream, num_sms)));
+    begun.is_begun = true;
+    return {};
   });
-  return begun;
 }
 
 /// Sizes of what was begun, which tells the host. With memory for num_rows it is tried meanwhile to finish
@@ -335,13 +335,16 @@ bool await_sizes(PyGpuMoe& self, GpuBegun& begun, uint64_t x, uint64_t side, uin
           begun.of, begun.ticket, begun.words, launch_on(stream, num_sms)));
     BRAID_ASSIGN_OR_RETURN(
         begun.incoming, buffer.await_incoming(device, begun.call, self.comm().state().interrupt));
-    is_finished = !buffer.is_begun();
+    begun.is_begun = buffer.is_begun();
+    is_finished = !begun.is_begun;
     return {};
   });
   return is_finished;
 }
 
+/// Nothing where it was not begun, or is over.
 void abandon(PyGpuMoe& self, GpuBegun& begun, uint64_t stream, int num_sms) {
+  if (!std::exchange(begun.is_begun, false)) return;
   self.enqueue([&](moe::gpu::Buffer& buffer, comm::Device& device) {
     return buffer.abandon(device, begun.call, begun.of, begun.ticket, begun.words,
                           launch_on(stream, num_sms));
@@ -351,9 +354,11 @@ void abandon(PyGpuMoe& self, GpuBegun& begun, uint64_t stream, int num_sms) {
 void finish(PyGpuMoe& self, GpuBegun& begun, uint64_t x, uint64_t side, uint64_t ids,
             uint64_t weights, uint64_t source_token, int num_rows, uint64_t stream, int num_sms) {
   const auto rows = dispatched_at(x, side, ids, weights, source_token, num_rows);
-  self.enqueue([&](moe::gpu::Buffer& buffer, comm::Device& device) {
-    return buffer.finish(device, begun.call, rows, begun.of, begun.ticket, begun.words,
-                         launch_on(stream, num_sms));
+  self.enqueue([&](moe::gpu::Buffer& buffer, comm::Device& device) -> Status {
+    BRAID_RETURN_IF_ERROR(buffer.finish(device, begun.call, rows, begun.of, begun.ticket,
+                                        begun.words, launch_on(stream, num_sms)));
+    begun.is_begun = false;
+    return {};
   });
 }
 
@@ -390,6 +395,7 @@ void register_moe_gpu(nb::module_& inner) {
   inner.attr("incoming_head_words") = moe::gpu::kIncomingHeadWords;
   nb::class_<GpuSend>(inner, "GpuSend");
   nb::class_<GpuBegun>(inner, "GpuBegun")
+      .def(nb::init<>())
       .def_prop_ro("per_expert", [](const GpuBegun& self) { return self.incoming.per_expert; })
       .def_prop_ro("num_rows", [](const GpuBegun& self) { return self.incoming.num_rows; });
   nb::class_<PyGpuMoe>(inner, "GpuBuffer")

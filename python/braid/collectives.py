@@ -304,6 +304,16 @@ class Collectives:
         body = partial(_braid.all_to_all, self._core, send, out, on)
         return self._run("all_to_all", body, out, on, async_op)
 
+    def _exchange_bits(self, send: Array, bit_op: str) -> Array:
+        """all_to_all() of equal blocks that the caller reduces by `bit_op` (band, bor, bxor), which
+        ranks compare like all else of a call.
+        """
+        out = arrays.empty_rows(send, arrays.shape_of(send, "send")[0], "send")
+        on = arrays.stream_of(send, None)
+        body = partial(_braid.all_to_all, self._core, send, out, on, bit_op)
+        self._calls.run("all_to_all", body)
+        return out
+
     def _all_to_all_uneven(
         self,
         send: Array,

@@ -8,7 +8,7 @@ namespace {
 
 constexpr uint64_t kTagMagic = 0x4252'4449;  // "BRDI" in the top half of word 1
 // Changes with the layout: two versions refuse each other.
-constexpr uint32_t kEntryMagic = 0x4252'4445;
+constexpr uint32_t kEntryMagic = 0x4252'4446;
 constexpr uint32_t kMaxUpdates = 64;
 
 class Writer {
@@ -62,6 +62,7 @@ void write_signature(Writer& w, const Signature& s) {
   w.u8(static_cast<uint8_t>(s.redop));
   w.u32(s.root);
   w.u64(s.count);
+  w.u8(static_cast<uint8_t>(s.bit_op));
 }
 
 Signature read_signature(Reader& r) {
@@ -73,6 +74,8 @@ Signature read_signature(Reader& r) {
   s.redop = static_cast<RedOp>(r.u8());
   s.root = r.u32();
   s.count = r.u64();
+  // NOLINTNEXTLINE(clang-analyzer-optin.core.EnumCastOutOfRange): the same
+  s.bit_op = static_cast<BitOp>(r.u8());
   return s;
 }
 
@@ -129,6 +132,8 @@ Status check_signature(const Signature& s) {
   if (!is_valid(s.dtype) || !is_valid(s.redop))
     return internal_error("entry: dtype {} or reduction {} is unknown", static_cast<int>(s.dtype),
                           static_cast<int>(s.redop));
+  if (!is_valid(s.bit_op))
+    return internal_error("entry: bitwise operator {} is unknown", static_cast<int>(s.bit_op));
   return {};
 }
 
@@ -180,6 +185,7 @@ std::string to_words(const Signature& s) {
                          : fmt::format("{} of {} {}", call_name(s), s.count, dtype_name(s.dtype));
   if (s.op == plan::Op::kAllReduce || s.op == plan::Op::kReduceScatter)
     text += fmt::format(", {}", redop_name(s.redop));
+  if (s.bit_op != BitOp::kNone) text += fmt::format(", {}", bit_op_name(s.bit_op));
   const bool is_from_root = s.op == plan::Op::kBroadcast || s.op == plan::Op::kAllToAll;
   if (s.op == plan::Op::kBroadcast || s.form == Form::kRooted)
     text += fmt::format(" {} root {}", is_from_root ? "from" : "to", s.root);

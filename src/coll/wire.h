@@ -14,6 +14,7 @@
 
 #include "base/dtype.h"
 #include "base/status.h"
+#include "coll/bit_op.h"
 #include "comm/message_book.h"
 #include "comm/share_book.h"
 #include "plan/plan.h"
@@ -64,6 +65,7 @@ struct Signature {
   RedOp redop = RedOp::kSum;
   uint32_t root = 0;
   uint64_t count = 0;
+  BitOp bit_op = BitOp::kNone;  // of an even all_to_all
   friend bool operator==(const Signature&, const Signature&) = default;
 };
 /// "all_reduce", "all_gather_v", "gather": what the caller called.

@@ -10,6 +10,7 @@
 
 #include "base/log.h"
 #include "base/units.h"
+#include "moe/in_call.h"
 #include "moe/slot.h"
 
 namespace braid::moe {
@@ -221,6 +222,12 @@ void Buffer::signal(const Ticket& ticket, int peer, uint32_t rows, uint32_t tota
                     uint32_t num_tokens) {
   phases_->signal(ticket.phase, peer, {ticket.shape, rows, total_rows, num_tokens, ticket.call},
                   ticket.remark);
+}
+
+void Buffer::drop(const Ticket& ticket) {
+  const InCall in_call(*this);
+  if (in_call.status().ok() && !phases_->is_received(ticket.phase))
+    phases_->release(ticket.phase, false);
 }
 
 void Buffer::note_waits(const Ticket& ticket, int64_t start_ns, std::vector<bool>& seen,

@@ -58,6 +58,8 @@ class Buffer {
   /// thread in a call, may be made again.
   Status receive(const Ticket& ticket, const LowLatencyDispatch& call, const LowLatencyRows& rows,
                  bool* is_let_in = nullptr);
+  /// In place of the receive half: its rows are nobody's, as where that was interrupted.
+  void drop(const Ticket& ticket);
   Result<Ticket> send(const LowLatencyCombine& call);
   /// out [T, hidden]; `wait_ns` as in LowLatencyRows.
   Status receive(const Ticket& ticket, const LowLatencyCombine& call, std::byte* out,
@@ -67,8 +69,9 @@ class Buffer {
   /// rows already. The second one must follow, with room for them, or abandon().
   Result<Incoming> begin(const Dispatch& call);
   Status finish(const Dispatch& call, const DispatchedRows& rows);
-  /// Where rounds are left the others get an error at once.
-  void abandon();
+  /// Where rounds are left the others get an error at once. Of what has this phase alone; 0: whatever
+  /// it has.
+  void abandon(uint32_t phase = 0);
   /// Incoming::phase of what was begun and not finished; 0: nothing was.
   uint32_t begun_phase() const { return begun_ ? begun_->incoming.phase : 0; }
   Status combine(const Combine& call);

@@ -331,9 +331,10 @@ Status Buffer::finish(const Dispatch& call, const DispatchedRows& out) {
   return {};
 }
 
-void Buffer::abandon() {
+void Buffer::abandon(uint32_t phase) {
   const InCall in_call(*this, InCall::kFinishes);
   if (!in_call.status().ok() || !begun_) return;
+  if (phase != 0 && phase != begun_->incoming.phase) return;
   const Begun begun = *std::exchange(begun_, {});
   phases_->release(begun.ticket.phase, true);
   if (begun.num_rounds == 1) return;

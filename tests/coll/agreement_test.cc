@@ -79,6 +79,15 @@ TEST(Agreement, ReductionsDiffer) {
       "max");
 }
 
+TEST(Agreement, BitwiseOperatorsDiffer) {
+  const auto call = [](comm::Comm& comm, const float* send, float* recv) {
+    return coll::all_to_all(comm, send, recv, kCount, Dtype::kInt32,
+                            comm.rank() == 1 ? coll::BitOp::kBor : coll::BitOp::kBand);
+  };
+  expect_mismatch(call, "all_to_all of 50000 int32, band");
+  expect_mismatch(call, "all_to_all of 50000 int32, bor");
+}
+
 TEST(Agreement, RootsDiffer) {
   expect_mismatch(
       [](comm::Comm& comm, const float*, float* recv) {

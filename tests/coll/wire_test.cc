@@ -13,6 +13,7 @@ Entry full_entry() {
   entry.signature.root = 3;
   entry.signature.count = uint64_t{1} << 40;
   entry.signature.form = Form::kUneven;
+  entry.signature.bit_op = BitOp::kBxor;
   entry.send_counts = {1, 2, uint64_t{1} << 33};
   entry.recv_counts = {4, 5, 6};
   entry.up_mask = 0b101;
@@ -96,7 +97,8 @@ TEST(Entry, SharesThatDoNotSumAreRefused) {
 TEST(Entry, UnknownNumbersAreRefused) {
   const std::vector<std::byte> good = encode_entry(full_entry());
   for (const size_t at :
-       {size_t{0}, size_t{4}, size_t{5}, size_t{6}, size_t{7}}) {  // magic, op, form, dtype, redop
+       // magic, op, form, dtype, redop, bit_op
+       {size_t{0}, size_t{4}, size_t{5}, size_t{6}, size_t{7}, size_t{20}}) {
     std::vector<std::byte> bad = good;
     bad[at] = std::byte{0x7f};
     EXPECT_FALSE(decode_entry(bad).ok()) << "byte " << at;
@@ -145,6 +147,10 @@ TEST(Signature, WordsNameWhatDiffers) {
   EXPECT_EQ(to_words(s), "broadcast of 12 float32 from root 2");
   s.form = Form::kBarrier;
   EXPECT_EQ(to_words(s), "barrier");
+  s.op = plan::Op::kAllToAll;
+  s.form = Form::kEven;
+  s.bit_op = BitOp::kBand;
+  EXPECT_EQ(to_words(s), "all_to_all of 12 float32, band");
 }
 
 }  // namespace

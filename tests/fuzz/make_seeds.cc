@@ -147,6 +147,8 @@ void coll_seeds() {
       .op = plan::Op::kAllGather, .form = coll::Form::kRooted, .root = 1, .count = 7};
   entry.send_counts = entry.recv_counts = {};
   write("coll_wire", "entry_rooted", text_of(coll::encode_entry(entry)));
+  entry.signature = {.op = plan::Op::kAllToAll, .count = 7, .bit_op = coll::BitOp::kBxor};
+  write("coll_wire", "entry_bitwise", text_of(coll::encode_entry(entry)));
   write("coll_wire", "announcement",
         text_of(coll::encode_announcement({Dtype::kBfloat16, uint64_t{1} << 40})));
   const auto tag =

@@ -10,6 +10,7 @@ exact, so there is one right answer, whatever the order.
 """
 
 import argparse
+import functools
 import os
 import statistics
 import sys
@@ -146,6 +147,25 @@ def uneven(check: Check) -> None:
     check.same("all_reduce of a transposed tensor", [strided], [plain.view(20, 20).t()])
 
 
+def bitwise(check: Check) -> None:
+    """NCCL has none of these: beside the ranks' parts, combined here. Parts go as what they are."""
+    combined = {
+        dist.ReduceOp.BAND: torch.bitwise_and,
+        dist.ReduceOp.BOR: torch.bitwise_or,
+        dist.ReduceOp.BXOR: torch.bitwise_xor,
+    }
+    n = check.size
+    for dtype in (torch.int32, torch.uint8, torch.int16, torch.int64):
+        for count in (1, 1000, 1_000_003):
+            parts = check.empty(n * count, torch.int64)
+            dist.all_gather_into_tensor(parts, check.mine(count, torch.int64), group=check.other)
+            for op, combine in combined.items():
+                got = check.mine(count, dtype)
+                dist.all_reduce(got, op)
+                want = functools.reduce(combine, parts.view(n, count)).to(dtype)
+                check.same(f"all_reduce {op} {count} x {dtype}", [got], [want])
+
+
 def many_at_once(check: Check) -> None:
     """Asynchronous calls with work of the caller's between, and calls in one batch."""
 
@@ -239,7 +259,7 @@ def collectives(check: Check, quick: bool) -> None:
                 reductions(check, count, dtype)
         for dtype in MOVED:
             moves(check, count, dtype)
-    for part in (uneven, many_at_once, messages, graph, ends):
+    for part in (uneven, bitwise, many_at_once, messages, graph, ends):
         part(check)
 
 

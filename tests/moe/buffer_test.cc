@@ -156,6 +156,29 @@ TEST(MoeBuffer, TwoCallsAreInFlightAndAThirdIsRefused) {
   });
 }
 
+// As early as can be, when rows of others may still be on their way: they are in nobody's.
+TEST(MoeBuffer, AResultThatOneRankDropsIsTheOthersAllTheSame) {
+  constexpr int kRanks = 3;
+  const BufferOptions options{low_latency_half_bytes(kMaxTokens, 64, kRanks, 48), false};
+  test::run_buffers(kRanks, options, test::config_of(), [&](Buffer& buffer) {
+    for (int repeat = 0; repeat < 60; ++repeat) {
+      const auto p = test::random_problem(static_cast<uint64_t>(40 + repeat), kRanks, 48);
+      if (buffer.rank() == (repeat + 1) % kRanks)
+        std::this_thread::sleep_for(std::chrono::microseconds(200));
+      test::LowLatency call(p, buffer.rank(), kMaxTokens);
+      const auto sent = buffer.send(call.dispatch);
+      ASSERT_TRUE(sent.ok()) << sent.status().to_string();
+      if (buffer.rank() == repeat % kRanks) {
+        buffer.drop(sent.value());
+        buffer.drop(sent.value());  // nothing
+        continue;
+      }
+      ASSERT_TRUE(buffer.receive(sent.value(), call.dispatch, call.rows).ok());
+      expect_low_latency_rows(call, buffer.rank());
+    }
+  });
+}
+
 /// What rank 1 does between rank 0's last look at its window and the answer that rank 1 died.
 struct Death {
   std::atomic<bool> is_armed{false};  // rank 0's next call is its receive
@@ -459,7 +482,10 @@ TEST(MoeBuffer, ADispatchThatOneRankGivesUpEndsOnTheOthersAtOnce) {
                       test::Normal call(p, buffer.rank());
                       if (buffer.rank() == 0) {
                         ASSERT_TRUE(buffer.begin(call.dispatch).ok());
-                        buffer.abandon();
+                        const uint32_t phase = buffer.begun_phase();
+                        buffer.abandon(phase + 1);  // another one
+                        EXPECT_EQ(buffer.begun_phase(), phase);
+                        buffer.abandon(phase);
                         EXPECT_EQ(buffer.begun_phase(), 0U);
                         const int64_t end_ns = now_ns() + 40'000'000'000;
                         while (!is_told && now_ns() < end_ns)

@@ -68,14 +68,20 @@ class HostResults:
 
 
 class HostBegun:
-    """A dispatch whose sizes are known."""
+    """A dispatch, from before it begins; then its sizes are known."""
 
     results = None
 
-    def __init__(self, core: Any) -> None:
-        self.core = core
-        self.num_rows: int = core.num_rows
-        self.per_expert: list[int] = core.per_expert
+    def __init__(self) -> None:
+        self.core = _braid.moe.Begun()
+
+    @property
+    def num_rows(self) -> int:
+        return self.core.num_rows
+
+    @property
+    def per_expert(self) -> list[int]:
+        return self.core.per_expert
 
 
 class HostCalls:
@@ -105,18 +111,24 @@ class HostCalls:
 
     # ---- normal ----
 
+    def new_dispatch(self, *_: Any) -> HostBegun:
+        """One that is not begun yet."""
+        return HostBegun()
+
     def begin(
         self,
+        begun: HostBegun,
         arrays: tuple[Array | None, ...],
         form: "DispatchForm",
         known: DispatchHandle | None,
-    ) -> HostBegun:
+    ) -> None:
         """arrays: x, scales, is_in, per_expert, ids, weights. Sizes are always known."""
         phase = 0 if known is None else known.phase
-        return HostBegun(self.core.begin(*map(_lent, arrays), *form.sizes, phase))
+        self.core.begin(begun.core, *map(_lent, arrays), *form.sizes, phase)
 
-    def abandon(self, begun: HostBegun) -> None:  # noqa: ARG002  there is one at most
-        self.core.abandon()
+    def abandon(self, begun: HostBegun) -> None:
+        """Whatever has become of it: what is begun is given up."""
+        self.core.abandon(begun.core)
 
     def finish(self, begun: HostBegun, arrays: tuple[Array | None, ...], room: int) -> None:
         """arrays: x, scales, ids, weights, source tokens."""
@@ -173,19 +185,26 @@ class HostCalls:
         """Memory for what a dispatch fills."""
         return HostResults(form)
 
+    def new_send(self, is_combine: bool) -> Any:
+        """A call that is not sent yet."""
+        return _braid.moe.Send(is_combine)
+
+    def drop(self, sent: Any) -> bool:
+        """Its rows are nobody's. False where it was not sent."""
+        return bool(self.core.drop(sent))
+
     def send_dispatch(
-        self, handle: LowLatencyHandle, given: tuple[Array, Array, Array | None]
-    ) -> Any:
+        self, sent: Any, handle: LowLatencyHandle, given: tuple[Array, Array, Array | None]
+    ) -> None:
         """given: x, ids, weights. Sets what the combine of the dispatch needs to know."""
         x, ids, weights = map(_lent, given)
         form = handle.form
         tokens, _, topk, _, _ = form.sizes
-        sent = self.core.send_dispatch(x, ids, weights, *form.sizes, *form.kind)
+        self.core.send_dispatch(sent, x, ids, weights, *form.sizes, *form.kind)
         handle.phase = sent.phase
         handle.ids_hash = _braid.moe.ids_hash(ids, tokens, topk)
         if weights is not None:
             handle.weights_hash = _braid.moe.weights_hash(weights, tokens, topk)
-        return sent
 
     def receive_dispatch(
         self,
@@ -205,17 +224,18 @@ class HostCalls:
 
     def send_combine(
         self,
+        sent: Any,
         handle: LowLatencyHandle,
         given: tuple[Array, Array, Array],
         form: low_latency.CombineForm,
         sums_by_rank: bool,
-    ) -> Any:
+    ) -> None:
         """given: x, ids, weights."""
         x, ids, weights = map(_lent, given)
         kept = handle.kept
         copies, weights_hash = (kept.copies, handle.weights_hash) if sums_by_rank else (None, 0)
-        return self.core.send_combine(
-            x, kept.slots, handle[1], ids, weights, *form.sizes, form.dtype, handle.phase,
+        self.core.send_combine(
+            sent, x, kept.slots, handle[1], ids, weights, *form.sizes, form.dtype, handle.phase,
             handle.ids_hash, copies, weights_hash,
         )  # fmt: skip
 

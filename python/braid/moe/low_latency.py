@@ -1,6 +1,7 @@
 """Low latency: fixed sizes, a send half and a receive half."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -193,22 +194,40 @@ def dispatch(
     handle.buffer, handle.gpu, handle.number = buffer, calls.gpu, state.num_dispatches
     handle.form, handle.kept, handle.is_received = form, got.kept, False
     given = (call.x, call.topk_idx, call.topk_weights)
+    # Counted before it is sent: whatever Ctrl-C cuts off, no handle lives longer than its rows.
+    state.num_dispatches += 1
     if calls.joins_halves and not call.has_hook:
-        calls.run_dispatch(handle, given, got, call.stats, call.waits)
-        state.num_dispatches += 1
+        try:
+            calls.run_dispatch(handle, given, got, call.stats, call.waits)
+        except Exception:
+            state.num_dispatches -= 1
+            raise
         handle.is_received = True
         return result, got.count, handle, None
-    sent = calls.send_dispatch(handle, given)
-    state.num_dispatches += 1
+    sent = calls.new_send(False)
 
     def hook() -> None:
         calls.receive_dispatch(sent, handle, got, call.stats, call.waits)
         handle.is_received = True
 
-    if call.has_hook:
-        return result, got.count, handle, hook
-    hook()
-    return result, got.count, handle, None
+    try:
+        calls.send_dispatch(sent, handle, given)
+        if not call.has_hook:
+            hook()
+    except BaseException:
+        if not _drop(calls, sent):
+            state.num_dispatches -= 1
+        raise
+    return result, got.count, handle, hook if call.has_hook else None
+
+
+def _drop(calls: Calls, sent: Any) -> bool:
+    """Of a call that nobody has, for it was refused or Ctrl-C came: ends its receive half. False:
+    it was not sent.
+    """
+    with suppress(Exception):  # unless the comm ended
+        return bool(calls.drop(sent))
+    return True
 
 
 # ---- combine ----
@@ -308,15 +327,19 @@ def combine(
     if calls.joins_halves and not call.has_hook:
         calls.run_combine(handle, given, form, sums_by_rank, out, call.waits)
         return out, None
-    sent = calls.send_combine(handle, given, form, sums_by_rank)
+    sent = calls.new_send(True)
 
     def hook() -> None:
         calls.receive_combine(sent, out, call.waits)
 
-    if call.has_hook:
-        return out, hook
-    hook()
-    return out, None
+    try:
+        calls.send_combine(sent, handle, given, form, sums_by_rank)
+        if not call.has_hook:
+            hook()
+    except BaseException:
+        _drop(calls, sent)
+        raise
+    return out, hook if call.has_hook else None
 
 
 def next_combine_buffer(buffer: "Buffer", state: State, handle: Any) -> Array:

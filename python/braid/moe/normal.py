@@ -1,5 +1,6 @@
 """Normal mode: exact sizes. What the caller gave is checked here, the rest is the core's."""
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -176,25 +177,38 @@ def dispatch(
     if form is None:
         form = _check_dispatch(checks, buffer, call, known)
         calls.checked.keep(key, form)
-    begun = calls.begin(given, form, known)
-    room = form.num_worst_tokens or begun.num_rows
-    if room < begun.num_rows:
-        calls.abandon(begun)
-        raise checks.refuse("num_worst_tokens", f"{begun.num_rows} or more", room)
-    results: Results | None = begun.results
+    begun = calls.new_dispatch(given, form, known)
     try:
-        if results is None:
-            results = form.results(room)
-            calls.finish(begun, results, room)
-    except BaseException:  # no memory, or Ctrl-C: calls go on
-        calls.abandon(begun)
+        x, scales, ids, weights, src_idx = _run(checks, calls, begun, given, form, known)
+    except BaseException:  # no memory, or Ctrl-C wherever it comes: calls go on
+        with suppress(Exception):  # unless the comm ended
+            calls.abandon(begun)
         raise
-    x, scales, ids, weights, src_idx = results
     handle = known or _make_handle(buffer, calls, form.new, begun, src_idx, given[2])
     recv_x = x if scales is None else (x, scales)
     if known is not None:
         return recv_x, None, None, None, handle
     return recv_x, ids, weights, _counts(form, begun), handle
+
+
+def _run(
+    checks: Checks,
+    calls: Calls,
+    begun: Any,
+    given: tuple[Array | None, ...],
+    form: DispatchForm,
+    known: DispatchHandle | None,
+) -> Results:
+    """Both steps; where it raises the first one may have been made."""
+    calls.begin(begun, given, form, known)
+    room = form.num_worst_tokens or begun.num_rows
+    if room < begun.num_rows:
+        raise checks.refuse("num_worst_tokens", f"{begun.num_rows} or more", room)
+    results: Results | None = begun.results
+    if results is None:
+        results = form.results(room)
+        calls.finish(begun, results, room)
+    return results
 
 
 def _counts(form: DispatchForm, begun: Any) -> list[int]:

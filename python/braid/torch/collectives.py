@@ -42,11 +42,8 @@ class Call:
 
 def _combined_block(call: Call, how: Reduction, numbers: torch.Tensor) -> torch.Tensor:
     """This rank's block of the reduction by how.combine; `numbers` divide by the ranks."""
-    arrived = (
-        call.comm.all_to_all(as_bytes(numbers))
-        .view(numbers.dtype)
-        .view(call.size, numbers.numel() // call.size)
-    )
+    parts = call.comm._exchange_bits(numbers, how.op)
+    arrived = parts.view(call.size, numbers.numel() // call.size)
     block = arrived[0].clone()
     for part in arrived[1:]:
         how.combine(block, part, out=block)

@@ -47,6 +47,10 @@ class PeerLost(errors.PeerLost, DistBackendError):  # noqa: N818
     """A rank died or left."""
 
 
+class Cancelled(errors.Cancelled, DistBackendError):  # noqa: N818
+    """The caller took the work back before it was done."""
+
+
 class InternalError(errors.InternalError, DistBackendError):
     """A bug in braid."""
 
@@ -55,7 +59,7 @@ _OURS: dict[type[errors.Error], Any] = {
     ours.__bases__[0]: ours
     for ours in (
         *(InvalidArgument, Unsupported, Unavailable, Exhausted),
-        *(DriverError, Timeout, PeerLost, InternalError),
+        *(DriverError, Timeout, PeerLost, Cancelled, InternalError),
     )
 }
 

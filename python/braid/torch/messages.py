@@ -66,7 +66,11 @@ def receive(post: Post, tensor: torch.Tensor, source: int | None, tag: int) -> H
     is_on_host = device.type == "cpu"
     work = RecvWork(name, post.limit_s, deliver, post.callbacks, is_on_host=is_on_host)
     work.result().append(tensor)
-    post.receive(Request(source, tag, arrived.numpy(), work))
+    try:
+        post.receive(Request(source, tag, arrived.numpy(), work))
+    except BaseException:  # Ctrl-C: nobody has the receive
+        work.waits(False)
+        raise
     return work
 
 

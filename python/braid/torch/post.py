@@ -287,20 +287,18 @@ class Post:
         if request is None:
             return self._mailbox.put(source, tag, wire.read(count))
         try:
-            self._read_for(request, wire, source, count)
+            if request.fits:
+                wire.read_into(request)
+            else:
+                wire.drop(count)
         except OSError as error:
-            request.work.finish(PeerLost(f"recv from rank {source}: {error}"))
+            self._mailbox.fail(request, PeerLost(f"recv from rank {source}: {error}"))
             raise
-        finally:
-            self._mailbox.filled(request)
-        return None
-
-    def _read_for(self, request: Request, wire: Wire, source: int, count: int) -> None:
-        if count != request.target.nbytes:
-            wire.drop(count)
-            return request.work.finish(wrong_size(request, source, count), source)
-        wire.read_into(request)
-        return request.work.finish(None, source)
+        if not request.fits:
+            return self._mailbox.fail(request, wrong_size(request, source, count), source)
+        if self._mailbox.filled(request):
+            return request.work.finish(None, source)
+        return self._mailbox.put(source, tag, request.target)
 
     def _watch(self) -> None:
         """Ends receives that are late, that nobody is left for, or that wait in a failed group."""

@@ -11,8 +11,11 @@ from typing import Any
 from torch.futures import Future
 
 from braid.torch.callbacks import Callbacks
-from braid.torch.errors import as_torch
+from braid.torch.errors import Timeout, as_torch
 from braid.torch.work import HostWork, seconds_of
+
+
+def _nothing(_: bool) -> None: ...
 
 
 class RecvWork(HostWork):
@@ -22,6 +25,10 @@ class RecvWork(HostWork):
     The group's time runs from when somebody waits for it, or asks for its future: a receive may be
     posted long before. When that time is over, so is the receive. A time that wait() is given ends
     the waiting alone.
+
+    Where a signal ends wait() (Ctrl-C), nobody may know of the receive any more: recv() is one such
+    call. So `waits(False)` sets it aside: it keeps its place, and its tensor is the user's until
+    somebody asks for it again (mailbox.py).
     """
 
     def __init__(
@@ -39,10 +46,16 @@ class RecvWork(HostWork):
         self._deliver: Callable[[], None] | None = deliver
         self._delivering = threading.Lock()
         self._is_on_host = is_on_host
+        self.waits: Callable[[bool], None] = _nothing
+        """Tells the mailbox whether somebody waits, or may."""
 
     def _begin_time(self) -> None:
         if not self._done.is_set():
             self.ends_at = time.monotonic() + self.limit_s
+
+    def finish(self, error: BaseException | None = None, source: int = -1) -> None:
+        super().finish(error, source)
+        self.waits = _nothing
 
     @property
     def is_over(self) -> bool:
@@ -61,6 +74,7 @@ class RecvWork(HostWork):
                 self._error = as_torch(error)
 
     def is_completed(self) -> bool:
+        self.waits(True)
         is_done = self._done.is_set()
         if is_done and self._is_on_host and self._error is None:
             self._deliver_once()
@@ -70,13 +84,24 @@ class RecvWork(HostWork):
         return self.is_completed() and self._error is None
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        if seconds_of(timeout) is None:
-            self._begin_time()
-        super().wait(timeout)
+        self._wait(timeout)
         self._deliver_once()
         return super().wait()
 
+    def _wait(self, timeout: timedelta | None) -> None:
+        try:
+            self.waits(True)
+            if seconds_of(timeout) is None:
+                self._begin_time()
+            super().wait(timeout)
+        except BaseException as error:  # whatever a signal's handler raises
+            if not self._done.is_set() and not isinstance(error, Timeout):
+                self.ends_at = math.inf
+                self.waits(False)
+            raise
+
     def get_future(self) -> Future[Any]:
+        self.waits(True)
         self._begin_time()
         return super().get_future()
 
@@ -85,9 +110,16 @@ class RecvWork(HostWork):
         return super()._outcome(future)
 
 
+Message = tuple[int, int, Any]
+"""Source, tag, bytes."""
+
+
 @dataclass(eq=False)
 class Request:
-    """Somebody waits for a message. Who writes to the target holds `writing`, for a moment only."""
+    """Somebody waits for a message. Who writes to the target holds `writing`, for a moment only.
+
+    The mailbox's lock is held where `is_idle`, `held` and `has_own_target` change.
+    """
 
     source: int | None
     """None: from any rank."""
@@ -98,9 +130,34 @@ class Request:
     writing: threading.Lock = field(default_factory=threading.Lock)
     is_over: bool = False
     """Nothing is written to the target any more."""
+    fits: bool = True
+    """What arrives just now has its size."""
+    is_idle: bool = False
+    """Its wait was interrupted: nobody waits for it."""
+    held: Message | None = None
+    """That came meanwhile."""
+    has_own_target: bool = False
+    """It was interrupted within its message: the target is a copy, and nobody else's."""
+    place: Any = None
+    """The user's memory, which the target is at first."""
+
+    def __post_init__(self) -> None:
+        self.place = self.target
 
     def matches(self, source: int, tag: int) -> bool:
         return tag == self.tag and self.source in (None, source)
+
+    def may_replace(self, other: "Request") -> bool:
+        """Whether a message for one may be for the other."""
+        return self.tag == other.tag and (
+            self.source is None or other.source is None or self.source == other.source
+        )
+
+    def aim_elsewhere(self) -> None:
+        """What arrives just now goes to memory of its own, with what is there."""
+        with self.writing:
+            self.target = self.target.copy()
+            self.has_own_target = True
 
     def end(self, why: BaseException) -> None:
         """Without a message. When this returns the target is the user's alone."""

@@ -48,7 +48,7 @@ class Reduction:
     """One reduction of rows of one element type."""
 
     op: str
-    """braid's name: sum, prod, min, max, avg; "" when `combine` does it."""
+    """braid's name: sum, prod, min, max, avg; what `combine` does: band, bor, bxor."""
     factor: Any = None
     """Every rank's part is multiplied by this first: a number, a tensor of one element, or None."""
     combine: Any = None
@@ -79,7 +79,7 @@ def reduction_of(function: str, op: Any, dtype: torch.dtype) -> Reduction:
         if name in _ON_BOOL:
             return Reduction(_ON_BOOL[name])
         if name == "BXOR":
-            return Reduction("", combine=torch.bitwise_xor)
+            return Reduction("bxor", combine=torch.bitwise_xor)
     elif dtype.is_complex and dtype != torch.complex32:
         if name in ("SUM", "AVG", "PREMUL_SUM"):
             return Reduction(PLAIN_OPS.get(name, "sum"), factor)
@@ -90,7 +90,7 @@ def reduction_of(function: str, op: Any, dtype: torch.dtype) -> Reduction:
         if name == "PREMUL_SUM" and dtype.is_floating_point and dtype.itemsize > 1:
             return Reduction("sum", factor)
         if name in _BITWISE and not dtype.is_floating_point:
-            return Reduction("", combine=_BITWISE[name])
+            return Reduction(name.lower(), combine=_BITWISE[name])
     raise Unsupported(
         f"{function}: asked for {name} of {dtype}, which braid cannot reduce; convert the tensor to"
         " a type and operator that have it (docs/torch.md lists them)"

@@ -136,16 +136,17 @@ class Wire:
         """The same into its target, as long as the request is not over; what comes then is
         dropped. A message that was altered may have got there in part: the request fails.
         """
-        view = memoryview(request.target)
+        count, at = request.target.nbytes, 0
         self._sock.settimeout(LOOK_S)
-        while view.nbytes:
+        while at < count:
             with request.writing:
-                if request.is_over:
+                if request.is_over and not request.has_own_target:
                     break
-                got = self._received(view[:_BLOCK_BYTES])
+                view = memoryview(request.target)[at : at + _BLOCK_BYTES]
+                got = self._received(view)
                 self._note(view[:got])
-            view = view[got:]
-        self.drop(view.nbytes)
+            at += got
+        self.drop(count - at)
 
     def drop(self, count: int) -> None:
         """Reads what nobody wants."""

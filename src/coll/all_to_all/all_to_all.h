@@ -5,6 +5,7 @@
 
 #include "base/dtype.h"
 #include "base/status.h"
+#include "coll/bit_op.h"
 #include "comm/comm.h"
 
 namespace braid::coll {
@@ -15,7 +16,9 @@ namespace braid::coll {
 /// Returns  ok = done, all ranks; invalid_argument | timeout | peer_lost
 /// Threads  one caller per comm; same call order on all ranks
 /// Cost     receives (size - 1) * count elements per rank
-Status all_to_all(comm::Comm& comm, const void* send, void* recv, uint64_t count, Dtype dtype);
+/// `bit_op`, what the blocks are reduced by afterwards, is compared and not used.
+Status all_to_all(comm::Comm& comm, const void* send, void* recv, uint64_t count, Dtype dtype,
+                  BitOp bit_op = BitOp::kNone);
 
 /// The same with counts per peer: block j of `send` has send_counts[j] elements, block i of `recv`
 /// recv_counts[i]; blocks lie one after the other without gaps. send_counts[j] here must equal

@@ -26,7 +26,8 @@ Status run_apart(comm::Comm& comm, Moves& moves, const void* send, void* recv, u
 
 }  // namespace
 
-Status all_to_all(comm::Comm& comm, const void* send, void* recv, uint64_t count, Dtype dtype) {
+Status all_to_all(comm::Comm& comm, const void* send, void* recv, uint64_t count, Dtype dtype,
+                  BitOp bit_op) {
   const int n = comm.size();
   BRAID_ASSIGN_OR_RETURN(const uint64_t total,
                          buffer_bytes(count, static_cast<uint64_t>(n), dtype));
@@ -40,6 +41,7 @@ Status all_to_all(comm::Comm& comm, const void* send, void* recv, uint64_t count
   moves.signature.op = plan::Op::kAllToAll;
   moves.signature.dtype = dtype;
   moves.signature.count = count;
+  moves.signature.bit_op = bit_op;
   moves.bytes = total;
   for (int r = 0; r < n; ++r) {
     moves.parts.push_back({bytes_at(send, all_to_all_steps::block_offset(r, block)), block});

@@ -24,6 +24,7 @@ uint64_t signature_of(const CollectiveCall& call, const comm::SymmetricAddress& 
   uint64_t hash = mix(1, static_cast<uint64_t>(call.op));
   hash = mix(hash, static_cast<uint64_t>(call.dtype));
   hash = mix(hash, static_cast<uint64_t>(call.redop));
+  hash = mix(hash, static_cast<uint64_t>(call.bit_op));
   hash = mix(hash, call.count());
   hash = mix(hash, static_cast<uint64_t>(call.root));
   hash = mix(hash, is_in_place ? 1 : 0);

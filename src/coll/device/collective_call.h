@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "base/dtype.h"
+#include "coll/bit_op.h"
 #include "comm/device/device.h"
 #include "plan/op.h"
 
@@ -18,7 +19,8 @@ struct CollectiveCall {
   Dtype dtype = Dtype::kUint8;
   RedOp redop = RedOp::kSum;
   int root = 0;
-  uint64_t stride_bytes = 0;  // between the blocks of an array, for direct kernels; 0: `bytes`
+  uint64_t stride_bytes = 0;    // between the blocks of an array, for direct kernels; 0: `bytes`
+  BitOp bit_op = BitOp::kNone;  // of an all_to_all: compared alone
 
   uint64_t count() const { return bytes / dtype_bytes(dtype); }
 };

@@ -22,6 +22,7 @@
 
 #include "base/dtype.h"
 #include "base/status.h"
+#include "coll/bit_op.h"
 #include "comm/device/device.h"
 
 namespace braid::coll::device {
@@ -32,8 +33,9 @@ Status all_reduce(comm::Device& device, sys::DevicePtr send, sys::DevicePtr recv
                   Dtype dtype, RedOp op, sys::Stream stream);
 Status reduce_scatter(comm::Device& device, sys::DevicePtr send, sys::DevicePtr recv,
                       uint64_t count, Dtype dtype, RedOp op, sys::Stream stream);
+/// `bit_op`, what the blocks are reduced by afterwards, is compared where the rest is, and not used.
 Status all_to_all(comm::Device& device, sys::DevicePtr send, sys::DevicePtr recv, uint64_t count,
-                  Dtype dtype, sys::Stream stream);
+                  Dtype dtype, sys::Stream stream, BitOp bit_op = BitOp::kNone);
 /// The same with counts per peer, which the host knows now: block j of `send` has send_counts[j]
 /// elements, block i of `recv` recv_counts[i], one after the other without gaps. send_counts[j]
 /// here must equal recv_counts[rank] on rank j: a disagreement is trouble on every rank. Results go

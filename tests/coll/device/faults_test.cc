@@ -94,6 +94,21 @@ TEST_F(DeviceCallFaults, AnotherOperationIsTroubleEverywhere) {
   });
 }
 
+TEST_F(DeviceCallFaults, AnotherBitwiseOperatorIsTroubleEverywhere) {
+  constexpr uint64_t kBlockBytes = 4 << 20;
+  sys::FakeCuda cuda(2);
+  run(2, cuda, {}, [&](GpuRank& rank, Buffers&) {
+    GuardedMemory send(cuda, 2 * kBlockBytes), recv(cuda, 2 * kBlockBytes);
+    (void)on_device(rank.comm, rank.rank(), [&](comm::Device& d) {
+      return all_to_all(d, send.get(), recv.get(), kBlockBytes / 4, Dtype::kInt32, {},
+                        rank.rank() == 0 ? BitOp::kBand : BitOp::kBor);
+    });
+    const Status trouble = await_trouble(rank);
+    EXPECT_EQ(trouble.code(), Code::kInvalidArgument) << trouble.to_string();
+    rank.all.arrive_and_wait();
+  });
+}
+
 // Ranks that would cut a call elsewhere are found by the barrier's signature: an error, and no wait
 // for slots of the host ring that never come.
 TEST_F(DeviceCallFaults, AnotherShareOfTheHostLinkIsTroubleEverywhere) {

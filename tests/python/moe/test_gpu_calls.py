@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from ctrl_c import CtrlC
 from moe_calls import refused
 
 import braid
@@ -53,11 +54,15 @@ def fits(name, given):
     )
 
 
+class GpuBegun:
+    """What the core tells of a dispatch."""
+
+
 class Core:
     """Notes calls; the one that `fails` names raises. A dispatch brings so many rows."""
 
     def __init__(self, *_):
-        self.calls, self.fails, self.rows = [], None, 5
+        self.calls, self.fails, self.rows, self.is_begun = [], None, 5, False
 
     def __getattr__(self, name):
         def call(*given):
@@ -65,10 +70,15 @@ class Core:
             assert fits(name, given), f"{name}{given}"
             if name == self.fails:
                 raise braid.InvalidArgument(f"{name} fails")
+            self.is_begun = self.is_begun and name not in ("finish", "abandon")
             if name == "await_sizes":
                 room = given[-3]
-                return 0 != room >= self.rows
-            return SimpleNamespace(num_rows=self.rows, per_expert=[3, 0, 1, 1])
+                self.is_begun = not 0 != room >= self.rows
+                return not self.is_begun
+            if name == "begin":
+                self.is_begun = True
+                given[0].num_rows, given[0].per_expert = self.rows, [3, 0, 1, 1]
+            return None
 
         return call
 
@@ -103,6 +113,7 @@ def cuda(monkeypatch):
     monkeypatch.setattr(torch.Tensor, "record_stream", lambda *_: None)
     monkeypatch.setattr(places, "raw_stream", None)
     monkeypatch.setattr(_braid.moe, "GpuBuffer", Core)
+    monkeypatch.setattr(_braid.moe, "GpuBegun", GpuBegun)
     monkeypatch.setattr(library, "_device_of", lambda a: (2, int(a.device.type == "meta")))
 
     def buffer():
@@ -538,6 +549,22 @@ def test_a_normal_dispatch_that_fails_while_it_waits_is_given_up(cuda, monkeypat
     with pytest.raises(KeyboardInterrupt, match="planned"):
         c.normal()
     assert c.core.names() == ["begin", "abandon"]
+
+
+@pytest.mark.parametrize("rows", [5, 500], ids=["tried", "too many"])
+@pytest.mark.parametrize("worst", [0, 9])
+def test_ctrl_c_anywhere_in_a_normal_dispatch_leaves_nothing_begun(cuda, worst, rows):
+    c = Case(cuda.buffer())
+    c.normal(num_worst_tokens=worst)  # what is remembered shortens the next ones
+    c.core.names()
+    c.core.rows = rows if worst == 0 else 5
+    at, begun = 0, 0
+    while (ctrl_c := CtrlC(at)).interrupts(lambda: c.normal(num_worst_tokens=worst)):
+        assert not c.core.is_begun, ctrl_c.came
+        begun += "begin" in c.core.names()
+        at += 1
+    assert at > 100
+    assert begun > 10
 
 
 def test_what_cannot_be_finished_is_given_up_once(cuda):

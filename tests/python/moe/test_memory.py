@@ -120,7 +120,7 @@ def test_a_normal_dispatch_that_found_no_memory_is_given_up(ranks):
             c, calls = Calls(buffer), buffer._host
             begun, given_up = [], []
             begin, abandon = calls.begin, calls.abandon
-            calls.begin = lambda *given: begun.append(begin(*given)) or begun[-1]
+            calls.begin = lambda which, *given: begin(which, *given) or begun.append(which)
             calls.abandon = lambda which: given_up.append(which) or abandon(which)
             layout = c.layout()
             c.layout = lambda: layout

@@ -16,7 +16,7 @@ from braid.torch import errors
     "name",
     [
         *("InvalidArgument", "Unsupported", "Unavailable", "Exhausted"),
-        *("DriverError", "Timeout", "PeerLost", "InternalError"),
+        *("DriverError", "Timeout", "PeerLost", "Cancelled", "InternalError"),
     ],
 )
 def test_every_class_of_braids_is_one_of_torchs(name):

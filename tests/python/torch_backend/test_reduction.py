@@ -35,6 +35,40 @@ def test_bitwise_operators(torch_ranks):
     torch_ranks(3, body)
 
 
+@pytest.mark.parametrize("scatters", [False, True])
+@pytest.mark.parametrize(
+    ("ours", "theirs", "words"),
+    [
+        (("BAND", torch.int32), ("BOR", torch.int32), ("int32, band", "int32, bor")),
+        (("BXOR", torch.int64), ("BAND", torch.int64), ("int64, bxor", "int64, band")),
+        (("BOR", torch.int32), ("BOR", torch.uint32), ("int32, bor", "uint32, bor")),
+        (("BOR", torch.int16), ("BOR", torch.uint16), ("int16, bor", "uint16, bor")),
+        (("BOR", torch.uint8), ("SUM", torch.uint8), ("uint8, bor", "uint8, sum")),
+    ],
+)
+def test_ranks_that_differ_in_a_bitwise_operator_are_told(
+    torch_ranks, scatters, ours, theirs, words
+):
+    """All of them, of both; no tensor is touched and the next call is in order."""
+
+    def body():
+        op, dtype = theirs if dist.get_rank() == 1 else ours
+        tensor, before = mine(12, dtype), mine(12, dtype)
+        block = torch.zeros(4, dtype=dtype)
+        call, args = dist.all_reduce, [tensor]
+        if scatters:
+            call, args = dist.reduce_scatter_tensor, [block, tensor]
+        with pytest.raises(braid.InvalidArgument) as caught:
+            call(*args, getattr(dist.ReduceOp, op))
+        for word in words:
+            assert word in str(caught.value)
+        same(tensor, before)
+        assert not block.any()
+        dist.barrier()
+
+    torch_ranks(3, body)
+
+
 def test_bools(torch_ranks):
     def body():
         a, b = all_ranks(50, torch.bool)

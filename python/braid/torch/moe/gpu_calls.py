@@ -3,6 +3,7 @@ current stream. Sizes that only the GPU knows are waited for in a normal dispatc
 num_worst_tokens and without a handle, and nowhere else.
 """
 
+from collections.abc import Callable
 from contextlib import suppress
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -120,15 +121,24 @@ class _Results:
 
 
 class _Sent:
-    """A low-latency call between its halves: keeps what the second one reads."""
+    """A low-latency call, from before its first half: keeps what the second one reads."""
 
-    def __init__(self, core: Any, *inputs: Any) -> None:
-        self.core, self.inputs = core, inputs
+    core: Any = None
+    inputs: tuple[Any, ...] = ()
+    may_be_sent = False
+
+    def send(self, call: Callable[..., Any], inputs: tuple[Any, ...], *given: Any) -> None:
+        self.inputs, self.may_be_sent = inputs, True
+        try:
+            self.core = call(*given)
+        except Exception:
+            self.may_be_sent = False
+            raise
 
 
 class _Begun:
-    """A dispatch whose sizes have come, with its results if it is over as well; or, where they are
-    known without it, one that is not begun yet: then finish() does it all.
+    """A dispatch, from before it begins. Once it has, its sizes have come, with its results if it
+    is over as well; or, where sizes are known without it, it is due: then finish() does it all.
     """
 
     results: "Results | None" = None
@@ -138,11 +148,16 @@ class _Begun:
     ) -> None:
         self.given, self.addresses, self.words, self.num_rows = given, addresses, words, num_rows
         self.core: Any = None
-        self.is_over = False
+        self.is_due = False
 
     @property
     def per_expert(self) -> list[int]:
         return list(self.core.per_expert)
+
+
+def _tells_host(form: "DispatchForm", known: DispatchHandle | None) -> bool:
+    """Whether the host waits for sizes."""
+    return known is None and form.num_worst_tokens == 0
 
 
 class ExpectedRows:
@@ -240,15 +255,14 @@ class GpuCalls:
 
     # ---- normal ----
 
-    def begin(
+    def new_dispatch(
         self,
         given: Tensors,
         form: "DispatchForm",
         known: DispatchHandle | None,
     ) -> _Begun:
-        sizes, num_worst_tokens = form.sizes, form.num_worst_tokens
-        tells_host = known is None and num_worst_tokens == 0
-        if tells_host and torch.cuda.is_current_stream_capturing():
+        sizes = form.sizes
+        if _tells_host(form, known) and torch.cuda.is_current_stream_capturing():
             raise InvalidArgument(
                 "dispatch: argument num_worst_tokens: expected a number of rows inside a capture,"
                 " where the host cannot wait for sizes, got 0"
@@ -263,12 +277,22 @@ class GpuCalls:
             0 if known is None else known.kept.data_ptr(), at, at + _TICKET_WORDS * _WORD_BYTES,
         )  # fmt: skip
         # As many as the caller says, or as the handle's dispatch gave.
-        rows = num_worst_tokens or (0 if known is None else int(known.recv_src_idx.shape[0]))
-        begun = _Begun(given, addresses, words, rows)
-        if tells_host:
-            begun.core = self.core.begin(*addresses, True, *self._launch())
-            self._await_sizes(begun, form)
-        return begun
+        rows = form.num_worst_tokens or (0 if known is None else int(known.recv_src_idx.shape[0]))
+        return _Begun(given, addresses, words, rows)
+
+    def begin(
+        self,
+        begun: _Begun,
+        given: Tensors,  # noqa: ARG002  it has them
+        form: "DispatchForm",
+        known: DispatchHandle | None,
+    ) -> None:
+        if not _tells_host(form, known):
+            begun.is_due = True
+            return
+        begun.core = _braid.moe.GpuBegun()
+        self.core.begin(begun.core, *begun.addresses, True, *self._launch())
+        self._await_sizes(begun, form)
 
     def _await_sizes(self, begun: _Begun, form: "DispatchForm") -> None:
         """While the host waits the GPU goes on, into memory for a little more than came of late.
@@ -276,17 +300,12 @@ class GpuCalls:
         """
         tried, room = None, self._expected.room(form.sizes[0])
         try:
-            try:
-                if room != 0:
-                    tried = form.results(room)
-            except torch.cuda.OutOfMemoryError:  # exact sizes may be less
-                room = 0
-            addresses = _NOWHERE if tried is None else map(_at, tried)
-            had_room = self.core.await_sizes(begun.core, *addresses, room, *self._launch())
-        except BaseException:  # calls go on, unless the comm ended
-            with suppress(Exception):
-                self.abandon(begun)
-            raise
+            if room != 0:
+                tried = form.results(room)
+        except torch.cuda.OutOfMemoryError:  # exact sizes may be less
+            room = 0
+        addresses = _NOWHERE if tried is None else map(_at, tried)
+        had_room = self.core.await_sizes(begun.core, *addresses, room, *self._launch())
         begun.num_rows = rows = begun.core.num_rows
         self._expected.saw(form.sizes[0], rows)
         if had_room and tried is not None:
@@ -298,17 +317,20 @@ class GpuCalls:
             begun.results = tried
 
     def abandon(self, begun: _Begun) -> None:
-        if begun.is_over:
-            return
-        if begun.core is None:
-            begun.core = self.core.begin(*begun.addresses, False, *self._launch())
-        self.core.abandon(begun.core, *self._launch())
+        """Whatever has become of it: what is begun is given up, and so is what is due, in which the
+        others take part.
+        """
+        if begun.is_due:
+            begun.is_due, begun.core = False, _braid.moe.GpuBegun()
+            self.core.begin(begun.core, *begun.addresses, False, *self._launch())
+        if begun.core is not None:
+            self.core.abandon(begun.core, *self._launch())
 
     def finish(self, begun: _Begun, arrays: Tensors, room: int) -> None:
         if begun.core is not None:
             self.core.finish(begun.core, *map(_at, arrays), room, *self._launch())
             return
-        begun.is_over = True  # one way or the other
+        begun.is_due = False  # one way or the other
         self.core.run(*begun.addresses, *map(_at, arrays), room, *self._launch())
 
     def matrices(
@@ -384,11 +406,21 @@ class GpuCalls:
             *self._sending(handle, given), *got.addresses(stats, waits), *self._launch()
         )
 
+    def new_send(self, is_combine: bool) -> _Sent:  # noqa: ARG002
+        return _Sent()
+
+    def drop(self, sent: _Sent) -> bool:
+        """Whether it may have been sent: its receive half, a kernel, stays due on a GPU."""
+        return sent.may_be_sent
+
     def send_dispatch(
-        self, handle: LowLatencyHandle, given: tuple[torch.Tensor, torch.Tensor, Any]
-    ) -> _Sent:
-        core = self.core.send_dispatch(*self._sending(handle, given), *self._launch())
-        return _Sent(core, given, handle.kept)
+        self,
+        sent: _Sent,
+        handle: LowLatencyHandle,
+        given: tuple[torch.Tensor, torch.Tensor, Any],
+    ) -> None:
+        inputs = (given, handle.kept)
+        sent.send(self.core.send_dispatch, inputs, *self._sending(handle, given), *self._launch())
 
     def receive_dispatch(
         self,
@@ -438,16 +470,17 @@ class GpuCalls:
 
     def send_combine(
         self,
+        sent: _Sent,
         handle: LowLatencyHandle,
         given: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
         form: low_latency.CombineForm,
         sums_by_rank: bool,
-    ) -> _Sent:
+    ) -> None:
         ticket = self._words(_TICKET_WORDS)
-        core = self.core.send_combine(
-            *self._returning(handle, given, form, sums_by_rank), ticket.data_ptr(), *self._launch()
-        )
-        return _Sent(core, ticket, given, handle.kept)
+        sent.send(
+            self.core.send_combine, (ticket, given, handle.kept),
+            *self._returning(handle, given, form, sums_by_rank), ticket.data_ptr(), *self._launch(),
+        )  # fmt: skip
 
     def receive_combine(self, sent: _Sent, out: torch.Tensor, waits: torch.Tensor | None) -> None:
         self.core.receive_combine(sent.core, out.data_ptr(), _at(waits), *self._launch())
