@@ -53,7 +53,7 @@ def moe(
     commit: options.Commit = "",
     quiet: options.Quiet = False,
 ) -> None:
-    """Dispatch and combine of tokens among experts, beside gloo's or NCCL's all_to_all_single.
+    """Dispatch and combine of tokens among experts. Beside gloo's or NCCL's all_to_all_single.
 
     Times in us of one dispatch and one combine in bf16; the figures are the other's time by braid's
     normal mode: above 1, braid is faster. Needs torch.

@@ -38,9 +38,9 @@ def overlap(
     commit: options.Commit = "",
     quiet: options.Quiet = False,
 ) -> None:
-    """AG+GEMM, GEMM+RS and GEMM+AR of tensor-parallel layers, beside NCCL or braid and cuBLAS in
-    turn and torch's fused operations; with --stand beside a copy and cuBLAS, chunks of cuBLAS, and
-    Triton. Times in us.
+    """GEMMs that communicate, of tensor-parallel layers. AG+GEMM, GEMM+RS and GEMM+AR, beside NCCL
+    or braid and cuBLAS in turn and torch's fused operations; with --stand beside a copy and cuBLAS,
+    chunks of cuBLAS, and Triton. Times in us.
 
     E_overlap is 1 where communication costs nothing beyond the GEMM, 0 where it costs as much as
     before or after it.
