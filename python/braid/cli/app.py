@@ -18,6 +18,7 @@ from braid import json_file, launched
 from braid.cli import report
 from braid.cli.checks import (
     as_launched,
+    check_budget,
     check_device,
     check_options,
     check_ranks,
@@ -109,6 +110,7 @@ def demo(
     check_device(device, "demo: --device")
     if size is not None:
         sizes_of(size, "demo: --size")
+    check_budget(time_budget, "demo: --time-budget")
     json_file.make_folder(out, "--out")
     json_file.check(out / "demo.json", "--out")
     raise typer.Exit(story.run(out, ranks, size or "", time_budget, device))

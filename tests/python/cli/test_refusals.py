@@ -41,6 +41,7 @@ def braid(monkeypatch, capsys):
         ("bench --sizes 0,64", "braid: bench: --sizes: asked for 0 B, at least 1 B is needed"),
         ("bench --sizes=", "braid: bench: --sizes: '' is no size; without --sizes "),
         ("demo --size 0", "braid: demo: --size: asked for 0 B, at least 1 B is needed"),
+        ("demo --time-budget -1", "braid: demo: --time-budget: asked for -1 s, it must be from 0"),
         ("demo --size=", "braid: demo: --size: '' is no size"),
         ("explain all_reduce 0", "braid: explain: SIZE: asked for 0 B, at least 1 B is needed"),
         ("plan timeline --compute-ms -1", "braid: --compute-ms: asked for -1, "),
