@@ -96,14 +96,14 @@ def _between(models: list[str], rows: list[int], graphs: bool, output: "Output")
     import numpy as np
     import torch
 
-    import braid
     from braid.bench import own_gpu
     from braid.bench.crew import CommCrew
+    from braid.bench.interrupt import join
     from braid.bench.overlap import between, between_jobs
     from braid.probe.publish import Run, measure
 
     own_gpu.take()
-    with braid.init(progress=False) as comm:
+    with join(progress=False) as comm:
         own_gpu.check_apart(CommCrew(comm))
         between.join_nccl(comm)
         run = Run(

@@ -140,6 +140,15 @@ def test_what_was_meant_is_offered(braid):
     assert "did you mean" not in braid("explain foo 1MiB")[2]
 
 
+@pytest.mark.parametrize("check", ["nccl-check", "deepep-check"])
+def test_a_check_refuses_what_programs_would(braid, monkeypatch, check):
+    """One said it as if it were in place, the other ended in tracebacks."""
+    monkeypatch.setenv("BRAID_NCCL", "maybe")
+    code, out, err = braid(check)
+    assert (code, out) == (2, "")
+    assert err == "braid: BRAID_NCCL: 'maybe' is not a switch; write on or off\n"
+
+
 def test_a_demo_on_gpus_that_are_not_there_is_refused(braid, monkeypatch):
     from braid.bench import gpus
 
