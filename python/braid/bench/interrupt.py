@@ -1,11 +1,27 @@
 """Ctrl-C while measuring: the case at hand ends early, and what was measured is kept.
 
-A second one ends the process.
+A second one ends the process. While ranks join, the first one does: nothing is measured yet, and
+the core may wait there for a rank that it has ended.
 """
 
 import signal
 from types import FrameType, TracebackType
-from typing import Self
+from typing import Any, Self
+
+import braid
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+def join(**options: Any) -> braid.Comm:  # noqa: ANN401 - those of braid.init
+    """braid.init(), in which the system ends the process: Python runs no handler meanwhile."""
+    heeded = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in heeded}
+    try:
+        return braid.init(**options)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 class Interrupt:
@@ -26,7 +42,7 @@ class Interrupt:
         return self.came
 
     def __enter__(self) -> Self:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in _SIGNALS:
             self._before[number] = signal.signal(number, self._note)
         return self
 

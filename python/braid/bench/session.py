@@ -15,7 +15,7 @@ from braid import json_file, launched
 from braid.bench import facts, gpu_table, own_gpu
 from braid.bench.crew import CommCrew
 from braid.bench.deadline import Deadlines
-from braid.bench.interrupt import Interrupt
+from braid.bench.interrupt import Interrupt, join
 from braid.bench.machine import make_record
 from braid.bench.match import Match
 from braid.bench.pattern import Data
@@ -49,7 +49,7 @@ class Session:
         request = self._request
         deadlines = Deadlines(launched.rank())
         with deadlines.step("joining and tuning", OPEN_S):
-            comm = braid.init(progress=self._reporter.tuning, **request.options)
+            comm = join(progress=self._reporter.tuning, **request.options)
             crew = CommCrew(comm)
             own_gpu.check_apart(crew)
             self._warm_up(comm, device)
@@ -114,7 +114,7 @@ class Session:
         for name, share, more in (("braid nvlink", 0.0, {}), ("braid host", 1.0, room)):
             port = crew.agree(free_port() if comm.rank == 0 else 0)[0]
             options = {**self._request.options, "store_port": str(port), "tune": "off", **more}
-            held = braid.init(progress=False, **options)
+            held = join(progress=False, **options)
             self._warm_up(held, device)
             made[name] = held, share
         return made

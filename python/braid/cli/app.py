@@ -7,6 +7,7 @@ import importlib
 import io
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -18,6 +19,7 @@ from braid import json_file, launched
 from braid.cli import report
 from braid.cli.checks import (
     as_launched,
+    check_budget,
     check_device,
     check_options,
     check_ranks,
@@ -109,6 +111,7 @@ def demo(
     check_device(device, "demo: --device")
     if size is not None:
         sizes_of(size, "demo: --size")
+    check_budget(time_budget, "demo: --time-budget")
     json_file.make_folder(out, "--out")
     json_file.check(out / "demo.json", "--out")
     raise typer.Exit(story.run(out, ranks, size or "", time_budget, device))
@@ -194,13 +197,15 @@ def nccl_env(
 
 @app.command(
     epilog="Example: braid nccl-check --json. Exit code 0 fine or nothing to try it on, 1 the test"
-    " on GPUs failed, 2 built without the drop-in or without kernels, 3 no NCCL was found."
+    " on GPUs failed, 2 a wrong BRAID_ option, or built without the drop-in or without kernels, 3"
+    " no NCCL was found."
 )
 def nccl_check(as_json: AsJson = False) -> None:
     """Say what the drop-in for NCCL finds here, and try it.
 
     On GPUs that takes half a minute.
     """
+    check_options({})
     from braid.cli import nccl
 
     raise typer.Exit(nccl.check(as_json))
@@ -224,13 +229,14 @@ def deepep_env(as_json: AsJson = False) -> None:
 
 @app.command(
     epilog="Example: braid deepep-check --json. Exit code 0 fine, 1 the self-test failed, 2 deep_ep"
-    " cannot be imported or is not the stand-in."
+    " cannot be imported or is not the stand-in, or a wrong BRAID_ option."
 )
 def deepep_check(as_json: AsJson = False) -> None:
     """Say what the stand-in for DeepEP finds here, and try it.
 
     Between two processes, on host memory.
     """
+    check_options({})
     from braid.cli import deepep
 
     raise typer.Exit(deepep.check(as_json))
@@ -313,11 +319,20 @@ def _has_lost_reader() -> bool:
     return type(sys.stdout).__name__ == "PacifyFlushWrapper"
 
 
+def _end_ranks_on_ctrl_c() -> None:
+    """By the system, until they measure. An import may swallow Python's KeyboardInterrupt, and the
+    rank then went on to wait for those that it had ended.
+    """
+    if launched.is_rank() and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def main() -> None:
     """The entry point: what is wrong becomes one line and exit code 1 or 2."""
     if isinstance(sys.stdout, io.TextIOWrapper):  # names that the terminal has no letters for
         sys.stdout.reconfigure(errors="replace")
     who = f"braid: {said}" if (said := launched.words()) else "braid"
+    _end_ranks_on_ctrl_c()
     try:
         _take_nccl_words(sys.argv)
         load_groups(sys.argv[1:])

@@ -52,7 +52,7 @@ def engine(
     commit: options.Commit = "",
     quiet: options.Quiet = False,
 ) -> None:
-    """The transfer engine between two processes, beside a plain libfabric program and NIXL.
+    """The transfer engine between two processes. Beside a plain libfabric program and NIXL.
 
     Times in us, GB/s; the figures are a baseline's time by braid's: above 1, braid is faster.
     """

@@ -29,7 +29,7 @@ def kv(
     commit: options.Commit = "",
     quiet: options.Quiet = False,
 ) -> None:
-    """Requests of pages, pushed and pulled, beside the engine alone and NIXL. Times in us, GB/s.
+    """Requests of pages, pushed and pulled. Beside the engine alone and NIXL; times in us, GB/s.
 
     Figures are the other's time by braid.kv's: above 1, braid.kv is faster; "exposed" is the time
     of a prefill with its transfers beyond that of its computing alone, as a share.

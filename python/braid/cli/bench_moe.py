@@ -53,7 +53,7 @@ def moe(
     commit: options.Commit = "",
     quiet: options.Quiet = False,
 ) -> None:
-    """Dispatch and combine of tokens among experts, beside gloo's or NCCL's all_to_all_single.
+    """Dispatch and combine of tokens among experts. Beside gloo's or NCCL's all_to_all_single.
 
     Times in us of one dispatch and one combine in bf16; the figures are the other's time by braid's
     normal mode: above 1, braid is faster. Needs torch.
@@ -106,11 +106,11 @@ def _check_beside(gpu: bool, counts: Sequence[int]) -> None:
 def _on_cpus(
     shape: "Shape", counts: Sequence[int], routings: Sequence[str], output: "Output"
 ) -> int:
-    import braid
+    from braid.bench.interrupt import join
     from braid.bench.moe import contestants, jobs
     from braid.probe.publish import Run, measure
 
-    with braid.init(tune=False, progress=False) as comm:
+    with join(tune=False, progress=False) as comm:
         leave = contestants.join(comm)
         run = Run(
             "moe", "", jobs.jobs(comm, shape, counts, routings, True), output,
@@ -136,14 +136,14 @@ def _on_gpus(
     os.environ["NVSHMEM_DISABLE_NVLS"] = "1"
     import torch
 
-    import braid
     from braid.bench import own_gpu
     from braid.bench.crew import CommCrew
+    from braid.bench.interrupt import join
     from braid.bench.moe import beside, contestants, deepep, gpu
     from braid.probe.publish import Run, measure
 
     own_gpu.take()
-    with braid.init(progress=False) as comm:
+    with join(progress=False) as comm:
         own_gpu.check_apart(CommCrew(comm))
         has_nccl = comm.size > 1
         leave = contestants.join(comm, "nccl") if has_nccl else lambda: None

@@ -31,7 +31,7 @@ def nodes(
     commit: options.Commit = "",
     quiet: options.Quiet = False,
 ) -> None:
-    """Collectives over several nodes, beside NCCL or Gloo; times in us.
+    """Collectives over several nodes, beside NCCL or Gloo. Times in us.
 
     On GPUs NCCL whole beside braid in its place, on one communicator; between CPUs beside Gloo.
     Every byte is checked before anything is timed. Starts no ranks: srun, torchrun or mpirun does,

@@ -38,9 +38,9 @@ def overlap(
     commit: options.Commit = "",
     quiet: options.Quiet = False,
 ) -> None:
-    """AG+GEMM, GEMM+RS and GEMM+AR of tensor-parallel layers, beside NCCL or braid and cuBLAS in
-    turn and torch's fused operations; with --stand beside a copy and cuBLAS, chunks of cuBLAS, and
-    Triton. Times in us.
+    """GEMMs that communicate, of tensor-parallel layers. AG+GEMM, GEMM+RS and GEMM+AR, beside NCCL
+    or braid and cuBLAS in turn and torch's fused operations; with --stand beside a copy and cuBLAS,
+    chunks of cuBLAS, and Triton. Times in us.
 
     E_overlap is 1 where communication costs nothing beyond the GEMM, 0 where it costs as much as
     before or after it.
@@ -96,14 +96,14 @@ def _between(models: list[str], rows: list[int], graphs: bool, output: "Output")
     import numpy as np
     import torch
 
-    import braid
     from braid.bench import own_gpu
     from braid.bench.crew import CommCrew
+    from braid.bench.interrupt import join
     from braid.bench.overlap import between, between_jobs
     from braid.probe.publish import Run, measure
 
     own_gpu.take()
-    with braid.init(progress=False) as comm:
+    with join(progress=False) as comm:
         own_gpu.check_apart(CommCrew(comm))
         between.join_nccl(comm)
         run = Run(

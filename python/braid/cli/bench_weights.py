@@ -42,7 +42,7 @@ def weights(
     commit: options.Commit = "",
     quiet: options.Quiet = False,
 ) -> None:
-    """A step of weights from trainers to workers that cut them otherwise.
+    """A step of weights, from trainers to workers. They cut the parameters differently.
 
     Times in us, GB/s; the figures are the time of as many bytes in plain writes by the step's; of
     GPUs that of the driver's copies.

@@ -95,11 +95,11 @@ def check_device(device: str, asked: str) -> None:
         fail(f"{asked}: '{device}' is no device; write auto, gpu or cpu")
 
 
-def check_budget(seconds: float) -> None:
+def check_budget(seconds: float, asked: str = "bench: --time-budget") -> None:
     """NaN is refused, too."""
     most = 1e6
     if not 0 <= seconds <= most:
-        fail(f"bench: --time-budget: asked for {seconds:g} s, it must be from 0 to {most:g} s")
+        fail(f"{asked}: asked for {seconds:g} s, it must be from 0 to {most:g} s")
 
 
 def sizes_of(text: str, asked: str) -> list[int]:

@@ -39,7 +39,7 @@ def compare(
         bool, typer.Option("--json", help="Print JSON, braid.compare/1, and nothing else.")
     ] = False,
 ) -> None:
-    """Say what became slower, faster or wrong between two records. Times in us, medians.
+    """What became slower, faster or wrong between two records. Times in us, medians.
 
     Exit code 0: nothing is slower than the tolerance allows, wrong or gone; 1: something is.
     """

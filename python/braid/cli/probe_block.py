@@ -52,7 +52,7 @@ def tp_block(
     commit: options.Commit = "",
     quiet: options.Quiet = False,
 ) -> None:
-    """Time a transformer block whose layers ranks share, and what braid plan predicts of it; us.
+    """Time a transformer block whose layers ranks share. Beside it what braid plan predicts; us.
 
     Predicted: the parts of the block, each measured alone, and two all-reduces as braid plan
     reads them out of --record, or out of all-reduces of other sizes in this run.

@@ -36,7 +36,7 @@ def latency(
     commit: options.Commit = "",
     quiet: options.Quiet = False,
 ) -> None:
-    """The same bytes in one call and in many: 1 x 4 GiB against 1000 x 4 MiB; us and GB/s.
+    """The same bytes in one call and in many. 1 x 4 GiB against 1000 x 4 MiB; us and GB/s.
 
     Both are warmed up, every size on its own. Between CPUs 64 MiB if not said.
     """
@@ -73,7 +73,7 @@ def compute_overlap(
     commit: options.Commit = "",
     quiet: options.Quiet = False,
 ) -> None:
-    """How much of a call disappears behind products of matrices that take as long; us, and parts.
+    """How much of a call hides behind products of matrices. They take as long; us, and parts.
 
     1: all of it; below 0: they slow each other down by more than they share.
     """
@@ -107,7 +107,7 @@ def replay(
     commit: options.Commit = "",
     quiet: options.Quiet = False,
 ) -> None:
-    """Make the collective calls of a real job, the whole trace and each call alone; us and GB/s.
+    """Make the collective calls of a real job. The whole trace and each call alone; us and GB/s.
 
     A line of TRACE: {"op": "all_reduce", "bytes": 67108864, "dtype": "float32", "count": 160}.
     """

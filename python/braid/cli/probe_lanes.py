@@ -29,7 +29,7 @@ def p2p(
     commit: options.Commit = "",
     quiet: options.Quiet = False,
 ) -> None:
-    """Every pair of GPUs: one way, both ways, latency; GB/s per direction, latency in us.
+    """Every pair of GPUs: one way, both ways, latency. GB/s per direction, latency in us.
 
     Each pair is probed in a process of its own, every byte compared, with a time-out. Between CPUs
     two processes stand for each pair, and braid's links join them.
@@ -105,7 +105,7 @@ def host(
     commit: options.Commit = "",
     quiet: options.Quiet = False,
 ) -> None:
-    """Between GPUs and the host's memory: out (d2h), in (h2d), both, all GPUs at once; GB/s.
+    """Between GPUs and the host's memory, in GB/s. Out (d2h), in (h2d), both, all GPUs at once.
 
     By window, the bytes of one copy. Between CPUs, threads that copy memory stand for GPUs.
     """
@@ -137,7 +137,7 @@ def interference(
     commit: options.Commit = "",
     quiet: options.Quiet = False,
 ) -> None:
-    """What a lane loses while others are busy: the part of its GB/s that it keeps.
+    """What part of its GB/s a lane keeps while others are busy.
 
     On GPUs: to the next GPU, to the host and from it. Between CPUs: braid's links.
     """
@@ -179,7 +179,7 @@ def pages_command(
     commit: options.Commit = "",
     quiet: options.Quiet = False,
 ) -> None:
-    """What moving bytes in pages costs, against one piece: GB/s, and how many times as long.
+    """What moving bytes in pages costs, against one piece. GB/s, and how many times as long.
 
     This is the loss that a transfer engine (`braid bench engine`) has to win back.
     """

@@ -175,7 +175,8 @@ def _text(whole: "Document", views: Sequence[str], vocabulary: "Vocabulary") -> 
         "verdicts": lambda: tables.verdict_lines(whole.derived.verdicts) or ["no warnings"],
     }
     blocks = [parts[view]() for view in views]
-    return "\n\n".join("\n".join(lines) for lines in blocks if lines)
+    shown = "\n\n".join("\n".join(lines) for lines in blocks if lines)
+    return shown or f"no {' and no '.join(views)}: there is no GPU"
 
 
 def _rates(whole: "Document") -> list[str]:

@@ -37,13 +37,21 @@ def report(
         answer.rows.append(_row(algorithm, found))
         answer.notes += found.remark()
     answer.notes += _unused(request, path)
-    if request.op == "all_reduce" and path.nvls_part and request.ranks > 1:
-        saving = collectives.nvls_saving(request.ranks)
-        answer.notes.append(
-            f"where NVSwitch adds (NVLS), bus bandwidth may pass the links' rate:"
-            f" a ring moves {saving:.3f} times as much"
-        )
+    answer.notes += _past_the_links(request, path)
     return answer
+
+
+def _past_the_links(request: Request, path: Path) -> list[str]:
+    """Of NVLS among four GPUs and more: among fewer a ring moves no more than it."""
+    if request.op != "all_reduce" or not path.nvls_part or request.ranks < 2:
+        return []
+    saving = collectives.nvls_saving(request.ranks)
+    if saving <= 1:
+        return []
+    return [
+        "where NVSwitch adds (NVLS), bus bandwidth may pass the links' rate:"
+        f" a ring moves {saving:.3f} times as much"
+    ]
 
 
 def _unused(request: Request, path: Path) -> list[str]:

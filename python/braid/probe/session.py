@@ -9,6 +9,7 @@ from braid import launched
 from braid.bench import facts
 from braid.bench.crew import CommCrew
 from braid.bench.deadline import Deadlines
+from braid.bench.interrupt import join
 from braid.probe.call_kinds import Team
 from braid.probe.job import Job
 from braid.probe.player import Player
@@ -47,7 +48,7 @@ def run_rank(asked: Asked) -> int:
     seconds = _ROOM_S + 2 * asked.output.budget_s
     with (
         deadlines.step(f"bench {asked.kind}", seconds),
-        braid.init(progress=False, **asked.options) as comm,
+        join(progress=False, **asked.options) as comm,
     ):
         crew = CommCrew(comm)
         with _players(asked, comm, crew) as (device, players, worker):

@@ -171,8 +171,9 @@ class Comms:
                 f"group {self.meeting.name}: asked for a call on GPUs of several hosts; braid joins"
                 " those of one: make a group per host, or one with backend='nccl'"
             )
-        identity = self.meeting.identity(kind, self._check)
-        options = {"timeout": self._timeout(), **self._options}
+        limit_s = self._timeout()
+        identity = self.meeting.identity(kind, self._check, waits=limit_s is not None)
+        options = {"timeout": limit_s, **self._options}
         options = bound_here(options, identity.store_address)
         if identity.size > 1:
             options["job_token"] = self.meeting.secret(kind)
@@ -223,6 +224,7 @@ class Comms:
         self._host.finish(why)
         self.post.close(why, is_orderly=True)
         self._ended = why
+        self.meeting.leave("has left")
         with torch_errors():
             for kind in sorted(self._made):
                 self._made.pop(kind).close()
@@ -239,6 +241,7 @@ class Comms:
         self.post.close(self._ended, is_orderly=False)
         for comm in list(self._made.values()):
             comm.abort(reason)
+        self.meeting.leave(f"failed: {reason}")
         # A thread that is left in a call when Python ends takes the process down with it.
         self._host.join(_END_S)
         while self._made:

@@ -7,8 +7,13 @@ there; and salt that rank 0 makes (lobby.py). What ranks prove to each other nev
 store, which others may read: BRAID_JOB_TOKEN, or on one host the user's secret in a file that the
 user alone can read. In their place they leave
 
-  offer/<kind>  rank 0, when one is asked for: address and port for a comm of that kind
-  post/<rank>   a rank that takes messages: where (post.py)
+  offer/<kind>       rank 0, when one is asked for: address and port for a comm of that kind
+  here/<job>/<rank>  a rank that is about to join what was offered
+  post/<rank>        a rank that takes messages: where (post.py)
+  gone/<rank>        a rank that makes no more calls: why; and `gone`, once one has
+
+Ranks that join a comm see each other's connections close. Before that nothing tells one that has
+left from one that is late, except that it says so here: so ranks meet here before they join.
 
 A group is made once every rank has come, so a rank that is missing is known by number before
 anything listens. Ranks on one host use loopback, others the address on the way to MASTER_ADDR.
@@ -112,9 +117,7 @@ class Meeting:
         keys = list(keys)
 
         def late() -> list[str]:
-            if self._store.check(keys):
-                return []
-            return [key.split("/")[-1] for key in keys if not self._store.check([key])]
+            return [keys[place].split("/")[-1] for place in self._absent(keys)]
 
         with self._from_store(f"{missing} {', '.join(keys)}"):
             self._wait(late, missing, check, timeout_s)
@@ -150,10 +153,31 @@ class Meeting:
         end, pause_s = time.monotonic() + limit_s, _FIRST_PAUSE_S
         while names := late():
             check()
+            self._check_gone(late)
             if time.monotonic() > end:
                 raise self._too_late(missing, limit_s, names)
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    def leave(self, why: str) -> None:
+        """Tells those who wait for this rank that it makes no more calls. A store that has gone
+        has told them already.
+        """
+        if self._store is not None and self.size > 1:
+            with contextlib.suppress(DistError):
+                self._store.set(f"gone/{self.rank}", why)
+                self._store.set("gone", "yes")
+
+    def _check_gone(self, late: Callable[[], Sequence[Any]]) -> None:
+        """PeerLost when one of those who are late has gone. They are asked for once more behind
+        that: who did what we wait for, and left then, is not late.
+        """
+        if not self._store.check(["gone"]):
+            return
+        ranks = [int(name) for name in late() if str(name).isdecimal()]
+        for rank, why in zip(ranks, self.look([f"gone/{rank}" for rank in ranks]), strict=True):
+            if why:
+                raise PeerLost(f"group {self.name}: rank {rank} {why:.200}")
 
     @contextlib.contextmanager
     def _from_store(self, missing: str) -> Iterator[None]:
@@ -231,22 +255,36 @@ class Meeting:
         said = f"{purpose} of {self._salt}"
         return hmac.new(self._token.encode(), said.encode(), hashlib.sha256).hexdigest()
 
-    def identity(self, kind: str, check: Callable[[], None]) -> Identity:
-        """Who this rank is in the group's comm of that kind; collective."""
+    def _absent(self, keys: Sequence[str]) -> list[int]:
+        """The places in `keys` of those that nobody has written yet."""
+        if self._store.check(list(keys)):
+            return []
+        return [place for place, key in enumerate(keys) if not self._store.check([key])]
+
+    def identity(self, kind: str, check: Callable[[], None], *, waits: bool = True) -> Identity:
+        """Who this rank is in the group's comm of that kind; collective. Without `waits` the others
+        may still be on their way: whoever joins with another deadline than the group's waits there.
+        """
         if self.size == 1:
             return Identity(0, 1)
         host = self._cards[self.rank].host
-        here = [rank for rank, card in enumerate(self._cards) if card.host == host]
+        neighbours = [rank for rank, card in enumerate(self._cards) if card.host == host]
         key = f"offer/{kind}"
         if self.rank == 0:
             address = self.address_of(0)
             offer = {"address": address, "port": free_port(address), "job": secrets.token_hex(8)}
             self.set(key, json.dumps(offer))
-        agreed = json.loads(self.get([key], "rank 0's", check)[0])
+        late = f"the first call on {kind} of rank"
+        self.wait(lambda: self._absent([key]), late, check)  # it is rank 0's
+        agreed = json.loads(self.look([key])[0])
+        here = [f"here/{agreed['job']}/{each}" for each in range(self.size)]
+        self.set(here[self.rank], "yes")
+        if waits:
+            self.wait(lambda: self._absent(here), late, check)
         return Identity(
             self.rank,
             self.size,
-            local_rank=here.index(self.rank),
+            local_rank=neighbours.index(self.rank),
             store_address=agreed["address"],
             store_port=agreed["port"],
             job_id=agreed["job"],

@@ -30,12 +30,23 @@ def test_help(words):
     assert ("--json" in text) == (words not in WITHOUT_JSON)
 
 
-def test_the_list_of_commands_cuts_no_summary(monkeypatch):
+@pytest.mark.parametrize(
+    ("group", "some"),
+    [
+        ("", {"run", "bench", "nccl-check", "plan"}),
+        ("bench", {"p2p", "moe", "compute-overlap"}),
+        ("plan", {"tp", "hw"}),
+        ("topo", {"diff"}),
+        ("trace", {"merge"}),
+    ],
+)
+def test_lists_of_commands_cut_no_summary(monkeypatch, group, some):
     """In a terminal of 80 columns."""
     monkeypatch.setenv("COLUMNS", "80")
-    lines = CliRunner().invoke(app.app, ["--help"]).output.partition("Commands:\n")[2].splitlines()
-    rows = [line.split(maxsplit=1) for line in lines if line.strip()]
-    assert {name for name, _ in rows} >= {"run", "bench", "nccl-check", "plan"}
+    out = CliRunner().invoke(app.app, [*group.split(), "--help"]).output
+    listed = out.partition("Commands:\n")[2].partition("\n\n")[0]
+    rows = [line.split(maxsplit=1) for line in listed.splitlines() if line.strip()]
+    assert {name for name, _ in rows} >= some
     for name, said in rows:
         assert said.endswith("."), f"{name}: {said}"
         assert not said.endswith(".."), f"{name}: {said}"

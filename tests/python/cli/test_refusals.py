@@ -41,6 +41,7 @@ def braid(monkeypatch, capsys):
         ("bench --sizes 0,64", "braid: bench: --sizes: asked for 0 B, at least 1 B is needed"),
         ("bench --sizes=", "braid: bench: --sizes: '' is no size; without --sizes "),
         ("demo --size 0", "braid: demo: --size: asked for 0 B, at least 1 B is needed"),
+        ("demo --time-budget -1", "braid: demo: --time-budget: asked for -1 s, it must be from 0"),
         ("demo --size=", "braid: demo: --size: '' is no size"),
         ("explain all_reduce 0", "braid: explain: SIZE: asked for 0 B, at least 1 B is needed"),
         ("plan timeline --compute-ms -1", "braid: --compute-ms: asked for -1, "),
@@ -137,6 +138,15 @@ def test_a_group_without_words_lists_its_commands(braid, words):
 def test_what_was_meant_is_offered(braid):
     assert braid("explain all_reduc 1MiB")[2].endswith("; did you mean all_reduce?\n")
     assert "did you mean" not in braid("explain foo 1MiB")[2]
+
+
+@pytest.mark.parametrize("check", ["nccl-check", "deepep-check"])
+def test_a_check_refuses_what_programs_would(braid, monkeypatch, check):
+    """One said it as if it were in place, the other ended in tracebacks."""
+    monkeypatch.setenv("BRAID_NCCL", "maybe")
+    code, out, err = braid(check)
+    assert (code, out) == (2, "")
+    assert err == "braid: BRAID_NCCL: 'maybe' is not a switch; write on or off\n"
 
 
 def test_a_demo_on_gpus_that_are_not_there_is_refused(braid, monkeypatch):

@@ -4,15 +4,18 @@ import json
 import os
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 
 import pytest
 from typer.main import get_command
 
 from braid.bench import gpus
 from braid.cli import collectives, main
+from braid.launch import free_port
 from braid.probe import pairs
 from braid.record.probe import from_json
 
@@ -231,3 +234,34 @@ def test_a_record_of_a_tree_without_git_has_the_commit_that_is_said(bench, tmp_p
     bench(f"host --device cpu --windows 64KiB --samples 3 --commit abc1234 --json {path} --quiet")
     record = json.loads(path.read_text())
     assert (record["commit"], record["dirty"]) == ("abc1234", True)
+
+
+@pytest.mark.parametrize("kind", ["", "latency", "moe"])
+def test_ctrl_c_ends_a_rank_that_waits_for_others(kind):
+    """`braid bench` noted it for a case at hand, and waited on: 30 s, where that rank had ended."""
+    port = free_port()
+    job = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}
+    job |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "BRAID_JOB_TOKEN": "t"}
+    command = [sys.executable, "-m", "braid.cli", "bench", *kind.split()]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, env={**os.environ, **job}) as running:
+        while running.poll() is None:
+            with suppress(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port)):
+                break
+            time.sleep(0.05)
+        running.send_signal(signal.SIGINT)
+        assert running.wait(5) == -signal.SIGINT
+
+
+def test_ctrl_c_ends_a_rank_whatever_it_imports():
+    """Python's own handler raises, and weakrefs' callbacks among others swallow what is raised."""
+    program = (
+        "import signal, sys, braid.cli\n"
+        "sys.argv = ['braid', 'topo', '--words', 'wrong']\n"
+        "try: braid.cli.main()\n"
+        "except SystemExit: print(signal.getsignal(signal.SIGINT) is signal.SIG_DFL)\n"
+    )
+    command = [sys.executable, "-c", program]
+    alone = {name: text for name, text in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
+    of_a_rank = {**alone, "RANK": "0", "WORLD_SIZE": "1"}
+    assert subprocess.check_output(command, env=of_a_rank) == b"True\n"
+    assert subprocess.check_output(command, env=alone) == b"False\n"

@@ -196,6 +196,15 @@ def test_live(topo):
     assert machine.gpus or "there is no GPU" in out
 
 
+def test_a_matrix_of_nothing_says_so(topo, fake_sys):
+    """It was an empty line."""
+    fake_sys.intel()
+    fake_sys.numa(0, "0-1", 16, 0)
+    nic = fake_sys.pci("pci0000:00", "0000:00:03.0", code="0x020000", vendor="0x1af4")
+    fake_sys.net("eth0", nic, 1000)
+    assert topo("--from", fake_sys.root, "-m")[:2] == (0, "no matrix: there is no GPU\n")
+
+
 def test_folder(topo, server):
     code, out, _ = topo("--from", server.root)
     assert code == 0

@@ -106,6 +106,29 @@ def test_a_rank_that_stays_away_is_a_timeout(torch_ranks):
     assert 0.5 < waits[0] < 2.5
 
 
+@pytest.mark.parametrize("first", ["all_reduce", "send", "monitored_barrier"])
+@pytest.mark.parametrize("leaver", [0, 1])
+def test_a_rank_that_leaves_before_the_first_call(torch_ranks, leaver, first):
+    """No connection closes, as there is none yet: it was a timeout, after 30 minutes by default."""
+
+    def body():
+        if dist.get_rank() == leaver:
+            dist.destroy_process_group()
+            time.sleep(4)  # rank 0's process is the store's too
+            return None
+        group, began = dist.group.WORLD, time.monotonic()
+        call = {
+            "all_reduce": lambda: dist.all_reduce(mine(4)),
+            "send": lambda: dist.send(mine(4), leaver),
+            "monitored_barrier": lambda: group.monitored_barrier(timedelta(seconds=20)),
+        }[first]
+        with pytest.raises(braid.PeerLost, match=f"rank {leaver} has left"):
+            call()
+        return time.monotonic() - began
+
+    assert torch_ranks(2, body)[1 - leaver] < 3
+
+
 @pytest.mark.parametrize("given_s", [None, 30])
 def test_braids_own_timeout_holds_where_torch_was_given_none(ranks, given_s):
     def body():
@@ -199,7 +222,8 @@ PROGRAM = """
 import sys, time, torch, torch.distributed as dist, braid.torch
 dist.init_process_group("braid")
 second = dist.new_group()
-dist.barrier()
+if {meets}:
+    dist.barrier()
 work = dist.all_reduce(torch.ones(10), group=second, async_op=True) if {pending} else None
 if dist.get_rank() == 1 and {raises}:
     raise ValueError("broken")
@@ -211,10 +235,10 @@ except braid.PeerLost as error:
 """
 
 
-def run(tmp_path, **what):
+def run(tmp_path, meets=True, **what):
     """The program on two ranks that never call destroy_process_group."""
     script = tmp_path / "program.py"
-    script.write_text(PROGRAM.format(**what))
+    script.write_text(PROGRAM.format(meets=meets, **what))
     job = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
     environment = {**os.environ, **job, "BRAID_TUNE": "off", "OMP_NUM_THREADS": "1"}
     ranks = [
@@ -305,6 +329,12 @@ def test_a_program_that_forgets_to_leave_ends(tmp_path):
     for out, err, code in run(tmp_path, pending=True, raises=False):
         assert (out.strip(), code) == ("done", 0), err
         assert "braid:" not in err
+
+
+def test_an_exception_before_the_first_call_is_told_to_the_others(tmp_path):
+    (out, err, code), _ = run(tmp_path, meets=False, pending=False, raises=True)
+    assert "rank 1 failed: ended by an exception" in out, err
+    assert code == 0, err
 
 
 def test_a_program_that_ends_by_an_exception_takes_nobody_hostage(tmp_path):

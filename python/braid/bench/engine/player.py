@@ -1,14 +1,18 @@
 """A process that takes part, as the one that asks sees it: a line of JSON there, a line back.
 
-Every answer has a deadline; who misses it is killed, and the error says what was asked.
+Every answer has a deadline; who misses it is killed, and the error says what was asked. Ctrl-C in a
+terminal reaches every process there and is for the one that asks alone: a player never sees it, and
+ends with its input, so that the case at hand comes to its end.
 """
 
 import json
 import os
 import select
+import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from time import monotonic
 from typing import Any
 
@@ -18,6 +22,16 @@ from braid.errors import DriverError, Timeout
 Answer = dict[str, Any]
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 """NumPy would start a thread for every core, which polling peers do not leave to it."""
+
+
+@contextmanager
+def _deaf_to_ctrl_c() -> Iterator[None]:
+    """What is started inside keeps SIGINT blocked, from its first instruction on."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class Player(Closing):
@@ -33,18 +47,20 @@ class Player(Closing):
         self.name = name
         program = command or [sys.executable, "-m", "braid.bench.engine.peer"]
         self._asked = "its start"
-        self._process = subprocess.Popen(
-            [*prefix, *program],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env={**os.environ, **ENVIRONMENT, **(environment or {})},
-        )
+        with _deaf_to_ctrl_c():
+            self._process = subprocess.Popen(
+                [*prefix, *program],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env={**os.environ, **ENVIRONMENT, **(environment or {})},
+            )
         self._left = b""
 
     def close(self) -> None:
         """Ends it: by the end of its input, and 5 s later by force."""
         if self._process.stdin:
-            self._process.stdin.close()
+            with suppress(BrokenPipeError):  # it died, and what it was told is still in the buffer
+                self._process.stdin.close()
         try:
             self._process.wait(5)
         except subprocess.TimeoutExpired:

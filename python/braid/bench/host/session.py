@@ -16,7 +16,7 @@ from braid.bench import facts
 from braid.bench.command import Asked
 from braid.bench.host import measure
 from braid.bench.host.contestants import Braid, Contestant, Gloo
-from braid.bench.interrupt import Interrupt
+from braid.bench.interrupt import Interrupt, join
 from braid.bench.request import check_root
 from braid.cases.host import Buffers, Case
 from braid.cases.operations import busbw_factor
@@ -279,7 +279,7 @@ def run_rank(settings: Settings) -> int:
     and the record has what was measured.
     """
     with Interrupt() as stop, Reporter.for_this_rank() as reporter:
-        comm = braid.init(progress=reporter.tuning, **settings.options)
+        comm = join(progress=reporter.tuning, **settings.options)
         with comm:
             check_root(settings.root, comm.size)
             bench = Bench(settings, comm, reporter, stop.asked)

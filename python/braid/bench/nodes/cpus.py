@@ -5,10 +5,9 @@ import os
 import socket
 import struct
 
-import braid
 from braid.bench import facts
 from braid.bench.host.session import Bench, Settings, make_record, publish
-from braid.bench.interrupt import Interrupt
+from braid.bench.interrupt import Interrupt, join
 from braid.errors import InvalidArgument
 from braid.terminal.reporter import Reporter
 
@@ -47,7 +46,7 @@ def run_rank(settings: Settings) -> int:
         name = interface_to(os.environ.get("MASTER_ADDR", "127.0.0.1"))
         os.environ["GLOO_SOCKET_IFNAME"] = name or "lo"
     with Interrupt() as stop, Reporter.for_this_rank() as reporter:
-        comm = braid.init(progress=reporter.tuning, **settings.options)
+        comm = join(progress=reporter.tuning, **settings.options)
         with comm:
             if (nodes := facts.num_different(comm, node_name())) < 2:
                 raise InvalidArgument(f"bench nodes: all {comm.size} ranks are on {nodes} node")

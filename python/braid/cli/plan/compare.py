@@ -64,8 +64,8 @@ def what_if(
     svg: Svg = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Rank hardware for a tensor-parallel pass, or layouts (TP x PP x DP, EP where the model has
-    experts) for a training step.
+    """Rank hardware for a pass, or layouts for a training step. The pass is tensor parallel;
+    layouts are TP x PP x DP, with EP where the model has experts.
 
     Times in ms, memory in bytes per GPU; every number says what it rests on.
 

@@ -36,7 +36,7 @@ def tp(
     who: options.Who = "nccl",
     as_json: options.AsJson = False,
 ) -> None:
-    """Tensor parallelism: the all-reduces of one pass, and the pass with and without a fast path.
+    """Tensor parallelism: the all-reduces of one pass. And the pass with and without a fast path.
 
     Sizes in bytes (MiB = 2^20), rates in GB/s = 1e9 bytes per second and direction.
 

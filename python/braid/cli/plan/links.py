@@ -36,7 +36,7 @@ def send(
     path: options.PathName = "auto",
     as_json: options.AsJson = False,
 ) -> None:
-    """Time to send something once, at the specified rate and at the usual 80 % of it.
+    """Time to send something once. At the specified rate, and at the usual 80 % of it.
 
     GB/s = 1e9 bytes per second and direction; 8 Gbit/s are 1 GB/s.
 
@@ -89,7 +89,7 @@ def one_collective(
     who: options.Who = "nccl",
     as_json: options.AsJson = False,
 ) -> None:
-    """One collective: bytes on the wire, steps and times by algorithm.
+    """One collective: wire bytes, steps and times by algorithm.
 
     SIZE is the buffer for all_reduce and broadcast, the sum over the ranks for the others.
     Rates in GB/s = 1e9 bytes per second and direction.
@@ -130,7 +130,7 @@ def buckets(
     who: options.Who = "nccl",
     as_json: options.AsJson = False,
 ) -> None:
-    """The same bytes in all-reduces of different sizes: what many small messages cost.
+    """The same bytes in all-reduces of different sizes. What many small messages cost.
 
     Example: braid plan buckets --total 8GB -n 8 --hw a100-nvlink3
     """
@@ -152,7 +152,7 @@ def hw(
     networks: Annotated[bool, typer.Option("--networks", help="NICs of nodes instead.")] = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """The tables: machines, links and networks, each number with its source.
+    """The tables: machines, links, networks, each with its source.
 
     Rates in GB/s = 1e9 bytes per second and direction; data sheets often count both.
 

@@ -31,8 +31,8 @@ def over_nodes(
     ] = "1MiB,8MiB,64MiB,1GiB",
     as_json: options.AsJson = False,
 ) -> None:
-    """Several nodes: one ring around all ranks against two stages, inside the nodes and between
-    them: bytes on every link, times, and what limits.
+    """Several nodes: one ring around all ranks against two stages. These are inside the nodes and
+    between them: bytes on every link, times, and what limits.
 
     Example: braid plan nodes --nodes 2 --nics 8@400Gbit/s
 

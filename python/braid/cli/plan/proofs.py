@@ -22,7 +22,7 @@ def check(
     number: Annotated[str, typer.Argument(help="Such as F17; all if not given.")] = "",
     as_json: options.AsJson = False,
 ) -> None:
-    """Published figures beside what braid computes; exit code 1 when one is off.
+    """Published figures beside what braid computes. Exit code 1 when one is off.
 
     F: formulas, C: claims of articles, T: what articles got wrong, M: message sizes.
 
@@ -43,7 +43,7 @@ def validate(
     ] = 0,
     as_json: options.AsJson = False,
 ) -> None:
-    """Leave out every second measured size and predict it from the others.
+    """Predict every second measured size from the others.
 
     Times in us. Exit code 1 when the median error is above 5 % or the worst above 15 %.
 

@@ -109,7 +109,7 @@ def ddp(
     who: options.Who = "nccl",
     as_json: options.AsJson = False,
 ) -> None:
-    """DDP: all-reduce of the gradients, exact and by the rule of thumb, and what overlap hides.
+    """DDP: all-reduce of the gradients, and what overlap hides. Exact, and by the rule of thumb.
 
     Bytes per GPU and direction, rates in GB/s = 1e9 bytes per second and direction.
 
@@ -248,7 +248,7 @@ def ep(
     who: options.Who = "nccl",
     as_json: options.AsJson = False,
 ) -> None:
-    """Expert parallelism: dispatch and combine of every layer with experts.
+    """Expert parallelism: each layer's dispatch and combine.
 
     Bytes per rank (MiB = 2^20), times of one layer and of all.
 
@@ -273,7 +273,7 @@ def mfu(
     peak_tflops: options.PeakTflops = 0.0,
     as_json: options.AsJson = False,
 ) -> None:
-    """Work of a training step in TFLOP per GPU, and the part of the peak that was reached.
+    """Work of a training step, and the part of the peak reached. In TFLOP per GPU.
 
     MFU counts the passes of the model, HFU also what --recompute computes again. Peaks are dense
     bf16, half of what is printed "with sparsity".
@@ -294,7 +294,7 @@ def memory(
     hw: Annotated[str, typer.Option("--hw", help="Name, to compare with its memory.")] = "",
     as_json: options.AsJson = False,
 ) -> None:
-    """Memory for training: 18 bytes per parameter (mixed precision, Adam), without activations.
+    """Memory for training, without activations. 18 bytes per parameter (mixed precision, Adam).
 
     GB = 1e9 bytes.
 

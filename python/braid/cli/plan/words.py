@@ -24,7 +24,7 @@ def explain(
         bool, typer.Option("--json", help="Print JSON (schema braid.plan.explain/1).")
     ] = False,
 ) -> None:
-    """What a word means, and the formulas that belong to it, with units, source and date.
+    """What a word means, and the formulas that belong to it. With units, source and date.
 
     Every term of docs/glossary.md, speeds and abbreviations included, and F1 to F21.
 
