@@ -460,7 +460,7 @@ void register_engine(nb::module_& module) {
     const PyEngine::Call call(self);
     return bytes_of(call->address());
   });
-  type.def("register_buffer", &register_buffer);
+  type.def("register_buffer", &register_buffer, nb::arg().none());
   type.def("register_at", &register_at);
   type.def("unregister", &unregister);
   type.def("descriptor", [](const PyEngine& self, const PyRegion& region) {

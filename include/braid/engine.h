@@ -116,7 +116,8 @@ BRAID_API void braid_peer_free(braid_peer* peer);
 /* --- memory --- */
 
 /* Of the host (device -1) or of the engine's GPU. The memory stays the caller's, until unregister
- * or close has returned. */
+ * or close has returned. What is read-only is read alone: a transfer that would fill it is
+ * BRAID_INVALID_ARGUMENT, and so is memory that is not there, or behind the end of its file. */
 BRAID_API braid_code braid_engine_register(braid_engine* engine, void* base, size_t bytes,
                                            int device, braid_region** region);
 /* When it returns BRAID_OK no byte can land there any more, and the memory may be freed.

@@ -8,7 +8,7 @@ namespace {
 
 constexpr uint32_t kAddressMagic = 0x41445242;  // "BRDA"
 constexpr uint32_t kRegionMagic = 0x52445242;   // "BRDR"
-constexpr uint16_t kFormatVersion = 1;
+constexpr uint16_t kFormatVersion = 2;
 constexpr size_t kSignatureBytes = 16;
 constexpr size_t kHeadBytes = sizeof(uint32_t) + sizeof(uint16_t) + sizeof(JobMark);
 constexpr size_t kMostParts = 1024;  // endpoints or keys
@@ -90,6 +90,7 @@ std::string encode(const RegionDescriptor& region, const Secret& secret) {
   Writer out = head(kRegionMagic, secret);
   write(out, region.owner);
   out.number(region.id).number(region.base).number(region.bytes).number(region.device);
+  out.number(uint8_t{region.is_read_only});
   out.number(static_cast<uint32_t>(region.keys.size()));
   for (const NicKey& key : region.keys) out.number(key.address).number(key.key);
   return sign(out.bytes(), secret);
@@ -116,6 +117,7 @@ Result<std::shared_ptr<const RegionDescriptor>> decode_region(std::string_view b
   region->base = in.number<uint64_t>();
   region->bytes = in.number<uint64_t>();
   region->device = in.number<int32_t>();
+  region->is_read_only = in.number<uint8_t>() != 0;
   const auto count = in.number<uint32_t>();
   for (uint32_t i = 0; i < count && i < kMostParts && in.is_good(); ++i) {
     NicKey key;

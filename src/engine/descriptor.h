@@ -42,8 +42,9 @@ struct RegionDescriptor {
   uint64_t id = 0;  // never used again by this owner
   uint64_t base = 0;
   uint64_t bytes = 0;
-  int32_t device = -1;       // GPU; -1: host memory
-  std::vector<NicKey> keys;  // by the owner's NICs
+  int32_t device = -1;        // GPU; -1: host memory
+  bool is_read_only = false;  // peers read it, and write nothing to it
+  std::vector<NicKey> keys;   // by the owner's NICs
 };
 
 std::string encode(const Address& address, const Secret& secret);

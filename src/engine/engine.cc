@@ -154,6 +154,7 @@ Result<std::string> Engine::descriptor(const Region& region) const {
   out.base = reinterpret_cast<uint64_t>(region.base);
   out.bytes = region.bytes;
   out.device = region.device;
+  out.is_read_only = region.is_read_only;
   for (const sys::FabricRegion* handle : region.handles)
     out.keys.push_back(handle != nullptr ? NicKey{handle->remote_address(), handle->key()}
                                          : NicKey{});

@@ -103,7 +103,8 @@ class Engine {
   /// Registers host memory with every NIC. The memory stays the caller's and must outlive the
   /// registration. Overlapping regions are fine (with a GPU, its kernels reach one that lies
   /// within one that was there before, and none that overlaps otherwise). Pins pages, so it costs about
-  /// a ms a GiB.
+  /// a ms a GiB. Memory that is read-only is read alone: what would fill it is invalid_argument.
+  /// invalid_argument: memory that is not there, or behind the end of the file that is mapped.
   Result<std::shared_ptr<Region>> register_memory(std::byte* base, uint64_t bytes);
   /// The same for memory of the engine's GPU (of cudaMalloc). unsupported for another GPU's, and for
   /// memory that the driver shares with no other process (of cuMemCreate, of cudaMallocAsync).

@@ -16,6 +16,12 @@ Status no_region(uint64_t id) {
                           id);
 }
 
+// Of the word that the last byte lies in, which is in one page: a file that is cut loses its last pages.
+bool is_end_readable(const Region& region) {
+  const uint64_t last = reinterpret_cast<uint64_t>(region.base) + region.bytes - 1;
+  return sys::is_readable(sys::pointer_to<void>(last & ~uint64_t{sizeof(uint64_t) - 1}));
+}
+
 }  // namespace
 
 Result<Nic> open_nic(const NicRequest& request) {
@@ -56,8 +62,9 @@ Result<std::shared_ptr<Region>> Regions::add(std::byte* base, uint64_t bytes, in
   region->device = device;
   if (device >= 0) {
     BRAID_RETURN_IF_ERROR(describe_gpu_memory(*region));
-  } else if (gpu_ != nullptr) {
-    region->address = gpu_->map_host(base, bytes);
+  } else {
+    BRAID_RETURN_IF_ERROR(look_at(*region));
+    if (gpu_ != nullptr) region->address = gpu_->map_host(base, bytes);
     region->is_pinned = region->address != 0;
   }
   {
@@ -68,6 +75,21 @@ Result<std::shared_ptr<Region>> Regions::add(std::byte* base, uint64_t bytes, in
   region->id = next_id_++;
   regions_[region->id] = region;
   return region;
+}
+
+// Both ends of it: memory that is one to its user is one mapping, or several that are alike.
+Status Regions::look_at(Region& region) {
+  if (!sys::is_mapped(region.base, region.bytes))
+    return invalid_argument("{} bytes at {}: no memory, or only a part of that is", region.bytes,
+                            static_cast<void*>(region.base));
+  if (!is_end_readable(region))
+    return invalid_argument(
+        "{} bytes at {}: memory that cannot be read: it is protected, or behind the end of its "
+        "file",
+        region.bytes, static_cast<void*>(region.base));
+  region.is_read_only =
+      !sys::is_writable(region.base) || !sys::is_writable(region.base + region.bytes - 1);
+  return {};
 }
 
 Status Regions::register_on_nics(Region& region) {
@@ -138,10 +160,14 @@ bool Regions::begin_use(const std::shared_ptr<Region>& region) {
   return true;
 }
 
-// Only what is unmapped can be told: what went back to an allocator that keeps it looks as before.
+// What went back to an allocator that keeps it looks as before. What is behind the end of a file that was
+// cut is mapped as before, and whoever touches it is ended.
 bool Regions::is_freed(Region& region) {
   if (region.device >= 0 || region.is_freed) return region.is_freed;
-  if (sys::is_mapped(region.base, region.bytes)) return false;
+  const bool is_mapped = sys::is_mapped(region.base, region.bytes);
+  if (is_mapped && is_end_readable(region)) return false;
+  region.how_freed = is_mapped ? "cannot be read any more (was its file cut?)"
+                               : "was freed while it was registered";
   region.is_freed = true;
   log::error("engine", "{}", text_of_freed(region));
   return true;
@@ -235,8 +261,8 @@ void Regions::release_all() {
 }
 
 std::string Regions::text_of_freed(const Region& region) {
-  return fmt::format("region {}: its memory, {} bytes at {}, was freed while it was registered",
-                     region.id, region.bytes, static_cast<void*>(region.base));
+  return fmt::format("region {}: its memory, {} bytes at {}, {}", region.id, region.bytes,
+                     static_cast<void*>(region.base), region.how_freed);
 }
 
 std::string Regions::why_gone(uint64_t id) const {

@@ -44,13 +44,15 @@ struct Region {
   int device = -1;             // GPU; -1: memory of the host
   sys::DevicePtr address = 0;  // as our GPU sees it; 0: it does not
   bool is_pinned = false;      // by us
+  bool is_read_only = false;   // transfers read it, and fill nothing of it
   sys::IpcHandle ipc;          // of a GPU's allocation, and where in it the region begins
   uint64_t ipc_offset = 0;
   std::vector<const sys::FabricRegion*> handles;  // by NIC; null: it does not reach a GPU
   std::atomic<uint32_t> num_uses = 0;  // transfers of ours under way that read or fill it
-  // Its memory was found unmapped, though it was not unregistered: nobody may touch it any more.
+  // Its memory was found to be gone, though it was not unregistered: nobody may touch it any more.
   std::atomic<bool> is_freed = false;
-  bool is_told = false;  // take_freed() has given it
+  const char* how_freed = "";  // set before that, for messages
+  bool is_told = false;        // take_freed() has given it
 };
 
 class Regions {
@@ -58,6 +60,8 @@ class Regions {
   Regions(const std::vector<Nic>& nics, const std::unique_ptr<Gpu>& gpu) : nics_(nics), gpu_(gpu) {}
 
   /// Registers on every NIC, or on none. Memory of a GPU is left out where a NIC does not reach it.
+  /// invalid_argument for memory of the host that is not there, behind the end of a file that is mapped,
+  /// say: a copy would end the process.
   Result<std::shared_ptr<Region>> add(std::byte* base, uint64_t bytes, int device);
   /// The engine's own memory on its GPU, which is lent but never found: no peer can name it as a
   /// place to write to. Nothing is to be taken back.
@@ -65,12 +69,12 @@ class Regions {
   /// Null when it is not there (any more), or its memory is not.
   std::shared_ptr<Region> find(uint64_t id) const;
   /// A transfer of ours begins to use it, until ~Transfer. False: it is no region of this engine (any
-  /// more), and hide() may have let its registrations go, or its memory is not mapped any more.
+  /// more), and hide() may have let its registrations go, or its memory is gone.
   bool begin_use(const std::shared_ptr<Region>& region);
   /// That it is a region of this engine still; invalid_argument.
   Status check_own(const Region& region) const;
   size_t count() const;
-  /// Looks whether the memory of all regions is still mapped, a system call each: providers in software
+  /// Looks whether the memory of all regions is still there, two system calls each: providers in software
   /// would end this process if a peer wrote into what is not.
   void note_freed();
   /// The same; those of which it has not told before.
@@ -99,6 +103,7 @@ class Regions {
     TicketPtr clear;
   };
   static constexpr size_t kMostGone = 4096;
+  static Status look_at(Region& region);
   static bool is_freed(Region& region);
   bool is_own(const Region& region) const;
   static std::string text_of_freed(const Region& region);

@@ -236,6 +236,17 @@ Status check_list(const char* what, std::span<const PagePlane> planes, const Pag
   return {};
 }
 
+// A copy into such memory would end the process whose it is.
+Status check_writable(const std::string& what, Transfer::Kind kind,
+                      std::span<const TransferPlane> planes) {
+  const bool is_read = kind == Transfer::Kind::kRead;
+  for (const auto& [local, remote, ours, theirs, end] : planes)
+    if (is_read ? local->is_read_only : remote->is_read_only)
+      return invalid_argument("{}: {} was read-only memory when it was registered", what,
+                              (is_read ? name(*local) : name(*remote)).text());
+  return {};
+}
+
 }  // namespace
 
 // All of them, or none.
@@ -262,6 +273,7 @@ Result<std::unique_ptr<Transfer>> Engine::make(Transfer::Kind kind, std::string 
                             options.notification.size(), kMostMessageBytes);
   if (kind == Transfer::Kind::kRead && options.immediate)
     return invalid_argument("{}: a read has no immediate; a notification tells of its end", what);
+  BRAID_RETURN_IF_ERROR(check_writable(what, kind, planes));
   if (planes.size() == 1) planes.front().stretches_end = stretches.size();
   BRAID_RETURN_IF_ERROR(begin_use(what, planes));
   TicketPtr ticket = ground_.ticket(std::move(what), next_transfer_++, std::move(options.callback));

@@ -12,6 +12,7 @@
 #include "base/sanitizer.h"
 #include "engine/copier.h"
 #include "engines.h"
+#include "sys/fd.h"
 
 namespace braid::engine::test {
 namespace {
@@ -315,6 +316,96 @@ TEST_P(Freed, NorIsItReadOrFilledHere) {
                      "was freed while it was registered"));
   ASSERT_TRUE(is_ok(a->unregister(*ours, in_seconds(20))));
   EXPECT_EQ(b->count(1), 1);
+}
+
+/// A file that is mapped, and cut.
+struct Cut {
+  explicit Cut(uint64_t bytes_in) : bytes(bytes_in), file(::memfd_create("cut", MFD_CLOEXEC)) {
+    resize(bytes);
+    void* const at = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
+    EXPECT_NE(at, MAP_FAILED);
+    memory = static_cast<std::byte*>(at);
+  }
+  ~Cut() { ::munmap(memory, bytes); }
+  void resize(uint64_t to) { EXPECT_EQ(::ftruncate(file.get(), static_cast<off_t>(to)), 0); }
+  const uint64_t bytes;
+  const sys::Fd file;
+  std::byte* memory = nullptr;
+};
+
+// All of it is mapped still, and who copies there is ended by SIGBUS.
+TEST_P(Freed, AFileThatWasCutIsAnError) {
+  Engines engines(GetParam());
+  auto a = engines.make("a"), b = engines.make("b");
+  Sparse from(1 << 20), to(1 << 20);
+  Cut here(1 << 20), there(1 << 20);
+  auto ours = a->register_memory(from.memory, from.bytes).value();
+  auto lost = a->register_memory(here.memory, here.bytes).value();
+  auto theirs = b->register_memory(to.memory, to.bytes).value();
+  auto theirs_lost = b->register_memory(there.memory, there.bytes).value();
+  const RemoteRegion good = a->import(b->descriptor(*theirs).value()).value();
+  const RemoteRegion bad = a->import(b->descriptor(*theirs_lost).value()).value();
+  ASSERT_TRUE(is_ok(wait(a->write({ours, 0}, {bad, 0}, 1 << 20))));
+  here.resize(1 << 19);
+  there.resize(0);
+  let_rest();
+  EXPECT_TRUE(failed(wait(a->write({ours, 0}, {bad, 0}, 1 << 20, under(1))), Code::kInvalidArgument,
+                     "region 2"));
+  EXPECT_TRUE(failed(wait(a->read({ours, 0}, {bad, 0}, 64)), Code::kInvalidArgument, "region 2"));
+  EXPECT_TRUE(failed(a->write({lost, 0}, {good, 0}, 1 << 20).status(), Code::kInvalidArgument,
+                     "our region 2: its memory"));
+  EXPECT_TRUE(failed(a->read({lost, 0}, {good, 0}, 100).status(), Code::kInvalidArgument,
+                     "was its file cut"));
+  ASSERT_TRUE(is_ok(wait(a->write({ours, 0}, {good, 0}, 1 << 20, under(1)))));
+  EXPECT_EQ(b->count(1), 1);
+  ASSERT_TRUE(is_ok(b->unregister(*theirs_lost, in_seconds(20))));
+}
+
+TEST_P(Freed, MemoryThatIsNotThereIsNotRegistered) {
+  Engines engines(GetParam());
+  auto a = engines.make("a");
+  Cut cut(1 << 20);
+  cut.resize(1 << 19);
+  EXPECT_TRUE(failed(a->register_memory(cut.memory, cut.bytes).status(), Code::kInvalidArgument,
+                     "behind the end of its file"));
+  EXPECT_TRUE(is_ok(a->register_memory(cut.memory, 1 << 19)));
+  std::byte* const none = sys::pointer_to<std::byte>(4096);
+  EXPECT_TRUE(failed(a->register_memory(none, 10).status(), Code::kInvalidArgument, "no memory"));
+}
+
+// Weights are served out of files that nobody may write to.
+TEST_P(Freed, ReadOnlyMemoryIsReadAlone) {
+  Engines engines(GetParam());
+  auto a = engines.make("a"), b = engines.make("b");
+  constexpr uint64_t kBytes = 1 << 20;
+  Sparse ours_only(kBytes), theirs_only(kBytes), to(kBytes);
+  const auto bytes = pattern(kBytes, 7);
+  for (const Sparse* each : {&ours_only, &theirs_only}) {
+    std::memcpy(each->memory, bytes.data(), kBytes);
+    ASSERT_EQ(::mprotect(each->memory, kBytes, PROT_READ), 0);
+  }
+  auto ours = a->register_memory(ours_only.memory, kBytes).value();
+  auto theirs = b->register_memory(theirs_only.memory, kBytes).value();
+  auto open = b->register_memory(to.memory, kBytes).value();
+  const RemoteRegion closed = a->import(b->descriptor(*theirs).value()).value();
+  const RemoteRegion target = a->import(b->descriptor(*open).value()).value();
+  const std::vector<uint64_t> ids = {0, 3};
+  const PageList pages{.page_bytes = 4096, .source_ids = ids, .target_ids = ids};
+  EXPECT_TRUE(failed(a->write({ours, 0}, {closed, 0}, kBytes).status(), Code::kInvalidArgument,
+                     "region 1 of 'b' was read-only memory"));
+  EXPECT_TRUE(failed(a->write_pages(ours, closed, pages).status(), Code::kInvalidArgument,
+                     "region 1 of 'b' was read-only memory"));
+  EXPECT_TRUE(failed(a->read({ours, 0}, {target, 0}, 1).status(), Code::kInvalidArgument,
+                     "our region 1 was read-only memory"));
+  EXPECT_TRUE(failed(a->read_pages(ours, target, pages).status(), Code::kInvalidArgument,
+                     "our region 1 was read-only memory"));
+  ASSERT_TRUE(is_ok(wait(a->write({ours, 0}, {target, 0}, kBytes, under(1)))));
+  EXPECT_EQ(std::memcmp(to.memory, bytes.data(), kBytes), 0);
+  Sparse back(kBytes);
+  auto filled = a->register_memory(back.memory, kBytes).value();
+  if (GetParam().name == "shm") return;  // it has no reads
+  ASSERT_TRUE(is_ok(wait(a->read({filled, 0}, {closed, 0}, kBytes))));
+  EXPECT_EQ(std::memcmp(back.memory, bytes.data(), kBytes), 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(Ways, Freed,

@@ -18,6 +18,7 @@ RegionDescriptor sample() {
   out.id = 77;
   out.base = 0x7f0012345000;
   out.bytes = uint64_t{5} << 32;
+  out.is_read_only = true;
   out.keys = {{1, 2}, {UINT64_MAX, 4}};
   return out;
 }
@@ -34,6 +35,7 @@ TEST(Descriptor, ComesBackWhole) {
   EXPECT_EQ(r.id, 77);
   EXPECT_EQ(r.base, 0x7f0012345000);
   EXPECT_EQ(r.bytes, uint64_t{5} << 32);
+  EXPECT_TRUE(r.is_read_only);
   ASSERT_EQ(r.keys.size(), 2);
   EXPECT_EQ(r.keys[1].address, UINT64_MAX);
   EXPECT_EQ(r.keys[1].key, 4);

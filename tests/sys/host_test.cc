@@ -15,6 +15,7 @@
 #include <set>
 #include <thread>
 
+#include "sys/fd.h"
 #include "sys/host/cores.h"
 #include "sys/host/thread.h"
 
@@ -172,6 +173,39 @@ TEST(Host, KnowsWhatMayBeRead) {
   EXPECT_FALSE(is_readable(at));
   ::munmap(at, page);
   EXPECT_FALSE(is_readable(at));
+}
+
+TEST(Host, KnowsWhatMayBeWritten) {
+  const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
+  void* const at =
+      ::mmap(nullptr, page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(at, MAP_FAILED);
+  auto* const memory = static_cast<std::byte*>(at);
+  for (size_t i = 0; i < page; ++i) memory[i] = static_cast<std::byte>(i * 7 + 1);
+  for (const size_t place : {size_t{0}, size_t{1}, page - 1})
+    EXPECT_TRUE(is_writable(memory + place)) << place;
+  for (size_t i = 0; i < page; ++i) ASSERT_EQ(memory[i], static_cast<std::byte>(i * 7 + 1)) << i;
+  ASSERT_EQ(::mprotect(at, page, PROT_READ), 0);
+  EXPECT_FALSE(is_writable(memory));
+  EXPECT_FALSE(is_writable(memory + page - 1));
+  ::munmap(at, page);
+  EXPECT_FALSE(is_writable(memory));
+}
+
+// Such a page is mapped, and who touches it is ended.
+TEST(Host, KnowsWhatIsBehindTheEndOfItsFile) {
+  const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
+  const Fd file(::memfd_create("cut", MFD_CLOEXEC));
+  ASSERT_EQ(::ftruncate(file.get(), static_cast<off_t>(2 * page)), 0);
+  void* const at = ::mmap(nullptr, 2 * page, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
+  ASSERT_NE(at, MAP_FAILED);
+  auto* const second = static_cast<std::byte*>(at) + page;
+  EXPECT_TRUE(is_readable(second) && is_writable(second));
+  ASSERT_EQ(::ftruncate(file.get(), static_cast<off_t>(page)), 0);
+  EXPECT_TRUE(is_mapped(second, page));
+  EXPECT_FALSE(is_readable(second) || is_writable(second));
+  EXPECT_TRUE(is_readable(at) && is_writable(at));
+  ::munmap(at, 2 * page);
 }
 
 TEST(Host, KnowsItsNames) {

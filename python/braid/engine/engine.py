@@ -110,7 +110,8 @@ class Engine(Transfers, Closing):
 
     def close(self) -> None:
         """Leaves its peers and ends: what is under way becomes Cancelled, and memory may be freed.
-        Again: waits until it has ended. InvalidArgument in a callback, which would wait for itself.
+        All callbacks are called before it returns. Again: waits until it has ended. InvalidArgument
+        in a callback, which would wait for itself.
         """
         if self._process != os.getpid():
             return
@@ -142,7 +143,9 @@ class Engine(Transfers, Closing):
         bytearray) or DLPack (torch on CPU or on this engine's GPU), which is kept alive; or
         (pointer, nbytes) or (pointer, nbytes, device), which the caller keeps alive until
         unregister() or close(). Overlapping regions are fine. Pins pages: about 1 ms for a GiB.
-        Memory that is unmapped before that is InvalidArgument for whoever uses the region.
+        Memory that is unmapped before that, or whose file is cut, is InvalidArgument for whoever
+        uses the region. What the pointer names may be read-only: then transfers read it, and those
+        that would fill it are InvalidArgument.
 
         Unsupported: memory of another GPU, or that the driver shares with no other process.
         Transfers do not wait for streams: synchronise what wrote GPU memory before they begin.
@@ -206,15 +209,15 @@ class Engine(Transfers, Closing):
 
     async def recv_async(self, timeout: float | None = None) -> Message:
         """recv() for asyncio. A task that is cancelled loses no message."""
-        values.nanoseconds(timeout, "recv_async", 0)
-        found = await self._taken(self._messages, self._live().receive, timeout)
+        limit = None if timeout is None else values.seconds(timeout, "recv_async")
+        found = await self._taken(self._messages, self._live().receive, limit)
         return self._message(found, "recv_async", timeout)
 
     async def take_notification_async(self, timeout: float | None = None) -> Message:
         """take_notification() for asyncio. A task that is cancelled loses none."""
-        values.nanoseconds(timeout, "take_notification_async", 0)
+        limit = None if timeout is None else values.seconds(timeout, "take_notification_async")
         take = self._live().take_notification
-        found = await self._taken(self._notifications, take, timeout)
+        found = await self._taken(self._notifications, take, limit)
         return self._message(found, "take_notification_async", timeout)
 
     def watch(self, callback: Callable[[int, int], object]) -> Watch:
@@ -261,8 +264,8 @@ class Engine(Transfers, Closing):
         number = values.whole(imm, "barrier: imm", 2**32 - 1)
         if number in self._broken_barriers:
             raise InvalidArgument(f"barrier: one under immediate {imm} has failed: take another")
-        values.nanoseconds(timeout, "barrier", 0)
-        until = time.monotonic() + (self._timeout if timeout is None else timeout)
+        limit = values.seconds(self._timeout if timeout is None else timeout, "barrier")
+        until = time.monotonic() + limit
         # First: who expects it already has signalled nobody.
         arrived = self.expect(number, len(group))
         try:

@@ -1,5 +1,6 @@
 """What users hand in, as the core wants it; what it cannot be is refused by name."""
 
+import math
 import operator
 from collections.abc import Iterable, Sequence
 from typing import Any, SupportsIndex, TypeAlias, TypeVar
@@ -48,11 +49,12 @@ def nanoseconds(seconds: float | None, what: str, default_ns: int) -> int:
 
 
 def seconds(value: float, what: str) -> float:
-    """0 or more, infinity too. Of what is no number no clock would ever pass the end."""
+    """0 or more; infinity for what no clock reaches, since a sum of it with the time must be one.
+    Of what is no number no clock would ever pass the end.
+    """
     if value is None:
         raise InvalidArgument(f"{what}: timeout: asked for seconds, found None")
-    nanoseconds(value, what, 0)
-    return value
+    return float(value) if nanoseconds(value, what, 0) < FOREVER_NS else math.inf
 
 
 def of_kind(value: object, kind: type[Kind], what: str) -> Kind:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from braid import _braid
 from braid.closing import Closing
+from braid.engine import values
 from braid.engine.region import Descriptor
 
 
@@ -42,7 +43,7 @@ class Watch(Closing):
 
     @value.setter
     def value(self, value: int) -> None:
-        self._core.value = value
+        self._core.value = values.whole(value, "watch: value")
 
     @property
     def address(self) -> int:

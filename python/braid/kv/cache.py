@@ -219,6 +219,17 @@ class PagedCache(Closing):
             for memory in (self._memory[layer] for layer in block)
         ]
 
+    def check_writable(self, what: str) -> None:
+        """InvalidArgument for a layer that NumPy calls read-only: it may be of `bytes`, say, which
+        nobody may change. A prefiller only reads it.
+        """
+        for number, memory in enumerate(self._memory):
+            if isinstance(memory.keep, np.ndarray) and not memory.keep.flags.writeable:
+                layer = self.layout.first_layer + number
+                raise InvalidArgument(
+                    f"{what}: layer {layer}: asked for an array to write to, found a read-only one"
+                )
+
     def ids(self, pages: Sequence[int] | PageIds, what: str) -> PageIds:
         """Page numbers [n] that this cache has, each at most once; InvalidArgument names what is no
         page number, and a page that it has not.

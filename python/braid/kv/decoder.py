@@ -69,6 +69,7 @@ class Decoder(Sources, Closing):
             values.of_kind(cache, PagedCache, "decoder: cache"),
             given_seconds(silence, "decoder: silence"),
         )
+        cache.check_writable("decoder: cache")
         self._group = [
             values.of_kind(layout, Layout, "decoder: group")
             for layout in values.several(group or whole_group(cache.layout), "decoder: group")
@@ -243,7 +244,7 @@ class Decoder(Sources, Closing):
         """Of pages that are looked up already: that is most of the time of all the checks."""
         what = f"request '{request}'"
         self._check_prefill(prefill, what)
-        seconds(timeout, what)
+        limit = seconds(timeout, what)
         tokens = whole(tokens, f"{what}: tokens")
         first_page = whole(first_page, f"{what}: first_page")
         total = self.cache.layout.pages_of(tokens)
@@ -258,7 +259,7 @@ class Decoder(Sources, Closing):
                 self._next_tag = _TAGS_FROM
         load = Load(request, prefill, tag, ids, self._cancel)
         load.first_page, load.total_pages = first_page, total
-        load.deadline = None if timeout is None else time.monotonic() + timeout
+        load.deadline = None if limit is None else time.monotonic() + limit
         return load
 
     def _check_prefill(self, prefill: Prefill, what: str) -> None:

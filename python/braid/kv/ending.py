@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from braid.engine import values
 from braid.errors import Error, Timeout
 
 log = logging.getLogger("braid.kv")
@@ -36,7 +37,8 @@ class Ending:
 
     def wait(self, timeout: float | None = None) -> None:
         """Returns when it ended well and raises what it ended with. Timeout ends only the wait."""
-        if not self._ended.wait(timeout):
+        limit = None if timeout is None else values.seconds(timeout, self.what)
+        if not self._ended.wait(limit and min(limit, threading.TIMEOUT_MAX)):
             raise Timeout(f"{self.what}: not over after a wait of {timeout} s")
         if self._error is not None:
             raise self._error

@@ -201,7 +201,9 @@ class Prefiller(Links, Closing):
         has now: behind pause() it counts for nothing. InvalidArgument, and nothing is declared: a
         request that was not begun. One that is over is no mistake: it may be cancelled at any time.
         """
+        parts = values.several(parts, "declare: parts")
         for part in parts:
+            values.of_kind(part, Part, "declare: parts")
             if not self.knows(part.request):
                 raise InvalidArgument(f"request '{part.request}': declared, and never begun here")
             whole(part.tokens, f"request '{part.request}': tokens")
@@ -238,6 +240,7 @@ class Prefiller(Links, Closing):
 
     def tail(self, request: str, data: bytes) -> None:
         """What goes over behind all pages: `tail_bytes` of the layout."""
+        data = values.octets(data, f"request '{request}': tail")
         if len(data) != self.cache.layout.tail_bytes:
             raise InvalidArgument(
                 f"request '{request}': tail: asked for {self.cache.layout.tail_bytes} bytes, "

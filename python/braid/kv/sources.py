@@ -75,7 +75,7 @@ class Sources(Post):
 
         InvalidArgument: another model, layout, dtype or version; Timeout, PeerLost.
         """
-        seconds(timeout, "connect")
+        limit = seconds(timeout, "connect")
         is_list = isinstance(peers, Iterable)
         if not is_list or not peers or not all(isinstance(peer, Peer) for peer in peers):
             raise InvalidArgument(
@@ -85,8 +85,8 @@ class Sources(Post):
             prefill = self._prefill([self._source(peer) for peer in peers])
             self._look_after(prefill)
         self._run_later()
-        until = time.monotonic() + (timeout or 0)
-        while timeout is not None and not prefill.is_ready():
+        until = time.monotonic() + (limit or 0)
+        while limit is not None and not prefill.is_ready():
             if (error := prefill.error()) is not None:
                 raise error
             if time.monotonic() > until:

@@ -223,6 +223,16 @@ def region_of(engine: Engine, array: Array) -> Region:
     return engine.register(place)
 
 
+def take_back(engine: Engine, region: Region) -> None:
+    """When it returns nothing can land there any more: a closed engine has taken its regions."""
+    try:
+        region.unregister()
+    except InvalidArgument:
+        if not engine.closed:
+            raise
+        engine.wait_closed()
+
+
 @dataclass(slots=True)
 class Buffers:
     """Registered memory of a rank: a buffer for each array."""
@@ -247,14 +257,14 @@ class Buffers:
                 if place[1]:
                     made.pieces += parameter.pieces(known[key])
         except BaseException:
-            made.close()
+            made.close(engine)
             raise
         return made
 
-    def close(self) -> None:
+    def close(self, engine: Engine) -> None:
         """When it returns nothing can land in the arrays any more."""
         while self.regions:
-            self.regions.pop().unregister()
+            take_back(engine, self.regions.pop())
 
 
 @dataclass(frozen=True, slots=True)

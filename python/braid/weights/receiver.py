@@ -90,6 +90,7 @@ class Receiver(Station, Closing):
         self._changed = threading.Condition()
         self._version: int | None = None
         self._is_torn = False
+        self._is_over = False
         self._why = ""
         self._joined: _Joined | None = None
         """By the last join(); None: behind renew(), or never."""
@@ -149,29 +150,37 @@ class Receiver(Station, Closing):
         answered until join().
         """
         self._joined = None
-        self._buffers.close()
+        self._buffers.close(self.engine)
         self._open()
         return self.describe()
 
     def wait(self, version: int, timeout: float = 60.0) -> None:
-        """Returns when `version` or a later one is served; Timeout, with what went wrong."""
+        """Returns when `version` or a later one is served; Timeout, with what went wrong; Cancelled
+        when none will be: the receiver or its engine was closed.
+        """
         limit = min(values.seconds(timeout, f"{self.what}: wait"), threading.TIMEOUT_MAX)
         with self._changed:
-            ok = self._changed.wait_for(
-                lambda: not self._is_torn and self._version is not None
-                and self._version >= version,
-                limit,
-            )  # fmt: skip
-            if not ok:
-                raise Timeout(f"{self.what}: version {version} is not served after {timeout} s; "
-                              f"{self._version} is; {self._why or 'nothing was said'}")  # fmt: skip
+            self._changed.wait_for(lambda: self._is_over or self._serves(version), limit)
+            if self._serves(version):
+                return
+            found = f"{self._version} is; {self._why or 'nothing was said'}"
+            if self._is_over:
+                raise Cancelled(f"{self.what}: it was closed, and version {version} is not served; "
+                                f"{found}")  # fmt: skip
+            raise Timeout(
+                f"{self.what}: version {version} is not served after {timeout} s; {found}"
+            )
+
+    def _serves(self, version: int) -> bool:
+        return not self._is_torn and self._version is not None and self._version >= version
 
     def close(self) -> None:
         self._closing.set()
         if self._thread is not None:
             self._thread.join(10)
+        self._end_waits()
         self._hear_out()
-        self._buffers.close()
+        self._buffers.close(self.engine)
         self._summing.close()
 
     # --- a version ---
@@ -180,6 +189,18 @@ class Receiver(Station, Closing):
         self._buffers = Buffers.register(self.engine, self._landing)
 
     def _serve(self) -> None:
+        try:
+            self._serve_all()
+        finally:
+            self._end_waits()
+
+    def _end_waits(self) -> None:
+        """No version comes any more."""
+        with self._changed:
+            self._is_over = True
+            self._changed.notify_all()
+
+    def _serve_all(self) -> None:
         while not self._closing.is_set() and not self.engine.closed:
             joined = self._joined
             if joined is None:

@@ -42,6 +42,7 @@ from braid.weights.holdings import (
     extent,
     host_bytes,
     region_of,
+    take_back,
 )
 from braid.weights.pieces import Piece, piece_of
 from braid.weights.plan import Route, Runs, Table, _runs, itemsize
@@ -101,6 +102,7 @@ class Sender(Station, Closing):
         self._routes: list[_Numbered] = []
         self._targets: list[int] = []
         self._last = -1
+        self._is_closed = False
         self.committed: int | None = None
         """The last version that workers were told to serve, as far as this rank knows."""
         self.kept: list[tuple[dict[str, Any], bytes]] = []
@@ -138,8 +140,9 @@ class Sender(Station, Closing):
         unless `committed` is this version, and the words say so. Then workers serve it, or will as
         soon as their on_resume comes back, but for those that are named.
         """
-        if self.table is None:
-            raise InvalidArgument(f"{self.what}: asked for an update before join()")
+        if self.table is None or self._is_closed:
+            when = "behind close()" if self._is_closed else "before join()"
+            raise InvalidArgument(f"{self.what}: asked for an update {when}")
         if type(version) is not int or not 0 <= version <= _MOST_VERSION:
             raise InvalidArgument(
                 f"{self.what}: asked for a version from 0 to {_MOST_VERSION}, found {version!r}"
@@ -254,8 +257,9 @@ class Sender(Station, Closing):
             raise lost(f"{self.what} writes to worker {rank}", error) from error
 
     def close(self) -> None:
+        self._is_closed = True
         self._hear_out()
-        self._buffers.close()
+        self._buffers.close(self.engine)
         self._summing.close()
 
 
@@ -458,13 +462,13 @@ class _Copies:
             _, region, _ = self._live[oldest]
             for ticket in self._tickets.pop(region.id, []):
                 ticket.wait(max(0.01, until - time.monotonic()))
-            region.unregister()
+            take_back(self._engine, region)
             del self._live[oldest]
 
     def close(self) -> None:
         """All tickets have ended."""
         for _, region, _ in self._live.values():
-            region.unregister()
+            take_back(self._engine, region)
         self._live.clear()
 
 

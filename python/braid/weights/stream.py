@@ -31,7 +31,7 @@ from braid.arrays import Array
 from braid.closing import Closing
 from braid.engine import Descriptor, Engine, Peer, Ticket, values
 from braid.errors import Cancelled, Error, InvalidArgument, Timeout
-from braid.weights.holdings import as_bytes, dtype_of, extent
+from braid.weights.holdings import as_bytes, dtype_of, extent, take_back
 from braid.weights.station import words_of
 from braid.weights.sums import NAME
 
@@ -86,6 +86,7 @@ class StreamSender(Closing):
         self._half = _half_of(bucket)
         self._memory = np.zeros(2 * self._half, np.uint8)
         self._region = engine.register(self._memory)
+        self._is_closed = False
         self._workers: dict[int, tuple[Peer, Descriptor]] = {}
         self._untaken: tuple[dict[int, int], dict[int, int]] = {}, {}
         """By half: the workers that may read theirs, and of which version, one that failed too."""
@@ -212,7 +213,9 @@ class StreamSender(Closing):
             del untaken[rank]
 
     def close(self) -> None:
-        self._region.unregister()
+        if not self._is_closed:
+            take_back(self._engine, self._region)
+            self._is_closed = True
 
 
 class StreamReceiver(Closing):
@@ -225,6 +228,7 @@ class StreamReceiver(Closing):
         self._half = _half_of(bucket)
         self._memory = np.zeros(2 * self._half, np.uint8)
         self._region = engine.register(self._memory)
+        self._is_closed = False
         self._trainer: Peer | None = None
         self._reading: int | None = None
         """The half of a bucket that is not answered yet."""
@@ -301,7 +305,9 @@ class StreamReceiver(Closing):
                 self._say_taken(head.get("version"), head.get("half"))
 
     def close(self) -> None:
-        self._region.unregister()
+        if not self._is_closed:
+            take_back(self._engine, self._region)
+            self._is_closed = True
 
 
 def _land(tickets: list[Ticket]) -> None:

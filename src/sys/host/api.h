@@ -35,6 +35,9 @@ bool is_mapped(const std::byte* base, uint64_t bytes);
 /// Whether the processor may read these 8 bytes: an address of a GPU's memory is mapped, and nobody may.
 /// One system call, which touches the page.
 bool is_readable(const void* word);
+/// Whether the processor may write this byte. One system call, which touches the page and leaves what is
+/// there as it is, beside whoever writes it.
+bool is_writable(const void* byte);
 /// The user's home directory: $HOME, else the password database; empty when neither knows.
 std::string home_directory();
 

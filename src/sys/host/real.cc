@@ -1,4 +1,5 @@
 #include <fcntl.h>
+#include <linux/futex.h>
 #include <pwd.h>
 #include <sys/mman.h>
 #include <sys/random.h>
@@ -102,6 +103,17 @@ bool is_mapped(const std::byte* base, uint64_t bytes) {
 bool is_readable(const void* word) {
   constexpr int kNoChange = -1;
   return ::syscall(SYS_rt_sigprocmask, kNoChange, word, nullptr, sizeof(uint64_t)) == 0 ||
+         errno != EFAULT;
+}
+
+// The kernel ORs 0 to the word, as one step. Nobody sleeps on `nobody`, nor on what is registered memory; who
+// does all the same is woken for nothing, as by any futex. A kernel that refuses the call has said nothing.
+bool is_writable(const void* byte) {
+  static uint32_t nobody = 0;
+  constexpr uint32_t kOrNothing = FUTEX_OP(FUTEX_OP_OR, 0, FUTEX_OP_CMP_EQ, 0);
+  const uint64_t word = reinterpret_cast<uint64_t>(byte) & ~uint64_t{sizeof(uint32_t) - 1};
+  return ::syscall(SYS_futex, &nobody, FUTEX_WAKE_OP | FUTEX_PRIVATE_FLAG, 0, nullptr, word,
+                   kOrNothing) >= 0 ||
          errno != EFAULT;
 }
 

@@ -1,5 +1,6 @@
 """What is refused, by which class, and in which words: peer, region, asked, found."""
 
+import asyncio
 import gc
 import multiprocessing as mp
 import pickle
@@ -205,6 +206,8 @@ def test_names_are_pickled(engine, ends):
         (np.zeros((4, 4))[:, ::2], braid.InvalidArgument, "contiguous"),
         (np.zeros(0), braid.InvalidArgument, "a region of 0 bytes"),
         ("text", braid.InvalidArgument, "asked for an array"),
+        (None, braid.InvalidArgument, "asked for an array"),
+        ((4096, 10), braid.InvalidArgument, "10 bytes at 0x1000: no memory"),
         ((1,), braid.InvalidArgument, r"asked for \(pointer, nbytes\[, device\]\)"),
         ((-1, 10), braid.InvalidArgument, "register: pointer"),
         ((4096, 0), braid.InvalidArgument, "a region of 0 bytes"),
@@ -388,6 +391,21 @@ def test_who_closes_it_again_waits_until_it_has_ended(engine):
     first.join(60)
 
 
+def test_all_callbacks_are_called_before_it_is_closed(engine, ends):
+    called = []
+
+    def call(error):
+        time.sleep(0.001)
+        called.append(error)
+
+    tickets = [engine.write(*ends, callback=call) for _ in range(200)]
+    tickets.append(engine.expect(1, 1, callback=call))
+    engine.close()
+    assert len(called) == len(tickets)
+    assert all(ticket.done() for ticket in tickets)
+    assert all(error is None or isinstance(error, braid.Cancelled) for error in called)
+
+
 def test_callbacks_hear_what_went_wrong(engine, other):
     region, target = engine.register(pattern(BYTES, 1)), other.register(pattern(BYTES, 2))
     target.unregister()
@@ -540,6 +558,21 @@ def test_times_that_are_none_are_refused(engine, ends):
             with pytest.raises(braid.InvalidArgument, match="timeout: asked for"):
                 call(wrong)
     engine.write(*ends, timeout=10**400).wait(10**400)
+    for endless in (float("inf"), 10**400):
+        engine.barrier([engine.address], 1, timeout=endless)
+        for take, say in ((engine.recv_async, engine.send),
+                          (engine.take_notification_async, engine.notify)):  # fmt: skip
+            say(engine.address, b"words")
+            assert asyncio.run(take(endless)).data == b"words"
+
+
+def test_what_is_no_number_is_no_word(engine):
+    with engine.watch(lambda *_: None) as watch:
+        for wrong in (-1, 2**64, 1.5, None):
+            with pytest.raises(braid.InvalidArgument, match="watch: value: asked for"):
+                watch.value = wrong
+        watch.value = 2**64 - 1
+        assert watch.value == 2**64 - 1
 
 
 def test_a_barrier_that_was_refused_may_be_held(engine, other):

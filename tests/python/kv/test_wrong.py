@@ -810,3 +810,60 @@ def test_who_does_not_answer_a_greeting_is_named():
                 role.connect([address], 0.2)
         for length in range(len(address.data)):
             assert braid.engine.Peer(address.data[:length]).where()  # whatever it is
+
+
+def test_times_that_are_none_are_refused_and_endless_ones_are_waited(ends):
+    prefill, decode, there = ends
+    for wrong in (float("nan"), "1", -1, True):
+        handover = prefill.role.begin(f"{wrong}", [3], 8)
+        load = decode.role.want(f"{wrong}", there, [5], 8)
+        for ending in (handover, load):
+            with pytest.raises(braid.InvalidArgument, match="timeout: asked for"):
+                ending.wait(wrong)
+        prefill.role.cancel(f"{wrong}")
+    for name, endless in (("infinity", float("inf")), ("no float", 10**400)):
+        assert decode.role.connect([prefill.engine.address], endless) is there
+        handover = prefill.role.begin(name, [3], 8, is_computed=True)
+        load = decode.role.want(name, there, [5], 8, timeout=endless)
+        load.wait(endless)
+        handover.wait(endless)
+        prefill.role.pause(name, endless, patience=endless)
+
+
+def test_who_is_silent_for_ever_closes_in_time():
+    endless = float("inf")
+    with (
+        Side(kv.Prefiller, LAYOUT, "p", silence=endless) as p,
+        Side(kv.Decoder, LAYOUT, "d", silence=endless) as d,
+    ):
+        there = d.role.connect([p.engine.address], LIMIT_S)
+        p.role.begin("r", [3], 8)
+        d.role.want("r", there, [5], 8)
+        d.role.close()
+        p.role.close()
+
+
+def test_what_is_no_tail_and_no_part_is_refused(ends):
+    prefill, *all_ends = ends
+    prefill.role.begin("r", [3], 8)
+    with pytest.raises(braid.InvalidArgument, match="request 'r': tail: asked for bytes, found No"):
+        prefill.role.tail("r", None)
+    for wrong in ([None], None, [("r", 8)]):
+        with pytest.raises(braid.InvalidArgument, match="declare: parts: asked for"):
+            prefill.role.declare(wrong)
+    prefill.role.cancel("r")
+    still_serves(prefill, *all_ends)
+
+
+def test_a_decoder_writes_into_no_array_that_is_read_only(ends):
+    """It may be of `bytes`, as np.frombuffer() gives one."""
+    _, decode, _ = ends
+    layers = memory(LAYOUT)
+    layers[1].flags.writeable = False
+    with (
+        kv.PagedCache(decode.engine, layers, LAYOUT) as cache,
+        pytest.raises(
+            braid.InvalidArgument, match="decoder: cache: layer 1: asked for an array to write to"
+        ),
+    ):
+        kv.Decoder(decode.engine, cache)

@@ -108,6 +108,17 @@ def test_a_server_loads_what_the_trainer_has(job):
     assert sorted(server.finished) == ["GPU-a", "GPU-a", "GPU-b", "GPU-b"]
 
 
+def test_who_has_all_the_time_waits(job):
+    sender, dialogues, server, threads = job
+    for version, endless in ((1, float("inf")), (2, 10**400)):
+        sent = threads.submit(sender.send, tensors(version).items(), version, endless)
+        checkpoint.update(dialogues, version, server.take, endless)
+        sent.result(LIMIT_S)
+    for wrong in (-1, float("nan"), "1", None):
+        with pytest.raises(braid.InvalidArgument, match="update: timeout: asked for"):
+            checkpoint.update(dialogues, 3, lambda _: None, wrong)
+
+
 def test_a_worker_that_cannot_load_is_named_on_both_sides(job):
     sender, dialogues, server, threads = job
     server.trouble = ("GPU-b", "w7")

@@ -16,6 +16,7 @@ from braid.weights import Parameter, Receiver, Sender, Shard, boxes, sums
 from braid.weights import receiver as receiver_module
 from braid.weights import sender as sender_module
 from braid.weights.holdings import as_bytes
+from braid.weights.stream import StreamReceiver, StreamSender
 from braid.weights.sums import Landed
 
 LIMIT_S = 30
@@ -702,3 +703,38 @@ def test_the_last_word_of_who_ends_with_its_last_version_is_heard(side):
             for each in (*workers, *trainers):
                 each.result(LIMIT_S)
         assert job.is_served(1)
+
+
+def test_who_waits_is_told_when_the_receiver_or_its_engine_is_closed():
+    for close in (lambda job: job.receivers[0].close(), lambda job: job.engines[1].close()):
+        with Job(1, 1) as job, ThreadPoolExecutor(1) as thread:
+            waiting = thread.submit(job.receivers[0].wait, 1, float("inf"))
+            time.sleep(0.05)
+            close(job)
+            with pytest.raises(braid.Cancelled, match="worker 0: it was closed, and version 1 is"):
+                waiting.result(LIMIT_S)
+
+
+def test_a_closed_sender_sends_nothing():
+    with Job(1, 1) as job:
+        job.train(1)
+        assert job.update(1) == [None]
+        job.senders[0].close()
+        with pytest.raises(braid.InvalidArgument, match="trainer 0: asked for an update behind"):
+            job.senders[0].update(2)
+        job.receivers[0].close()
+        job.receivers[0].wait(1)  # what is served stays so
+
+
+def test_an_engine_that_is_closed_before_who_sends_and_receives():
+    for way in ("local", "tcp"):
+        with Job(1, 1, way) as job:
+            job.train(1)
+            assert job.update(1) == [None]
+            for engine in job.engines:
+                engine.close()  # and with it its regions
+        with braid.Engine(**options(way, "s")) as a, braid.Engine(**options(way, "r")) as b:
+            sides = StreamSender(a, bucket=4096), StreamReceiver(b, 0, bucket=4096)
+            b.close()
+            for side in (*sides, *sides):  # again, too
+                side.close()

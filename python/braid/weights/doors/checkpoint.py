@@ -33,6 +33,7 @@ import torch
 import zmq
 
 from braid.closing import Closing
+from braid.engine import values
 from braid.errors import Cancelled, Error, InvalidArgument, Timeout
 from braid.weights.doors.tensors import tensor_of
 from braid.weights.station import words_of
@@ -41,6 +42,8 @@ from braid.weights.stream import StreamReceiver
 _ALIGN = 256
 _QUICK_S = 5.0
 """For a worker that is told to end."""
+_MOST_MS = 2**31 - 1
+"""That ZeroMQ polls for."""
 Ask = Callable[[dict[str, str]], object]
 """Makes a server's workers connect: is given {device: socket}, returns when they are through."""
 
@@ -69,10 +72,11 @@ class Dialogue(Closing):
         """One version, while the server is asked to take it. Cancelled: the worker's own words;
         Timeout: it did not come, or does not go on. What fails is told to trainer and worker.
         """
+        limit = values.seconds(timeout, f"worker '{self.worker}': update")
         socket = self._context.socket(zmq.REQ)
         socket.linger = 0
         socket.bind(self.path)
-        talk = _Talk(socket, self.worker, time.monotonic() + timeout)
+        talk = _Talk(socket, self.worker, time.monotonic() + limit)
         try:
             talk.say(self._shared.handle())
             self._load(version, timeout, talk)
@@ -154,7 +158,7 @@ def update(dialogues: Sequence[Dialogue], version: int, ask: Ask, timeout: float
     server.start()
     for thread in threads:
         thread.join()
-    server.join(timeout if not errors else _QUICK_S)
+    server.join(min(timeout, threading.TIMEOUT_MAX) if not errors else _QUICK_S)
     if server.is_alive():
         errors.append(Timeout(f"the server has not come back from version {version}"))
     if errors:
@@ -200,7 +204,7 @@ class _Talk:
             self._socket.linger = int(_QUICK_S * 1000)
 
     def _left_ms(self) -> int:
-        return max(0, int((self._until - time.monotonic()) * 1000))
+        return max(0, int(min((self._until - time.monotonic()) * 1000, _MOST_MS)))
 
 
 class _OnHost:
