@@ -27,8 +27,8 @@ class RecvWork(HostWork):
     the waiting alone.
 
     Where a signal ends wait() (Ctrl-C), nobody may know of the receive any more: recv() is one such
-    call. So `waits(False)` sets it aside: it keeps its place, and its tensor is the user's until
-    somebody asks for it again (mailbox.py).
+    call. So `waits(False)` sets it aside, unless another thread waits or somebody has its future.
+    It keeps its place, and its tensor is the user's until somebody asks for it again (mailbox.py).
     """
 
     def __init__(
@@ -48,6 +48,7 @@ class RecvWork(HostWork):
         self._is_on_host = is_on_host
         self.waits: Callable[[bool], None] = _nothing
         """Tells the mailbox whether somebody waits, or may."""
+        self._waiters: set[int] = set()  # threads
 
     def _begin_time(self) -> None:
         if not self._done.is_set():
@@ -89,16 +90,21 @@ class RecvWork(HostWork):
         return super().wait()
 
     def _wait(self, timeout: timedelta | None) -> None:
+        me = threading.get_ident()
         try:
+            self._waiters.add(me)
             self.waits(True)
             if seconds_of(timeout) is None:
                 self._begin_time()
             super().wait(timeout)
         except BaseException as error:  # whatever a signal's handler raises
-            if not self._done.is_set() and not isinstance(error, Timeout):
+            self._waiters.discard(me)
+            is_over = self._done.is_set() or isinstance(error, Timeout)
+            if not is_over and not self._waiters and not self._waiting:
                 self.ends_at = math.inf
                 self.waits(False)
             raise
+        self._waiters.discard(me)
 
     def get_future(self) -> Future[Any]:
         self.waits(True)

@@ -185,6 +185,26 @@ def test_a_place_is_for_whom_its_message_may_be_for():
     assert [r.target.tobytes() for r in others] == [b"efgh", b"ijkl"]
 
 
+@pytest.mark.parametrize("how", ["future", "thread"])
+def test_ctrl_c_of_one_who_waits_is_not_that_of_another(how):
+    box = Mailbox(1)
+    waited = asked(box, 1)
+    seen = []
+    if how == "future":
+        future = waited.work.get_future()
+        other = threading.Thread(target=lambda: seen.append(future.wait()))
+    else:
+        other = threading.Thread(target=lambda: seen.append(waited.work.wait()))
+    other.start()
+    time.sleep(0.1)
+    interrupted(waited.work.wait)
+    box.put(1, 0, b"abcd")
+    other.join(5)
+    assert not other.is_alive()
+    assert waited.target.tobytes() == b"abcd"
+    assert len(seen) == 1
+
+
 def test_what_is_held_counts_as_kept_and_a_large_message_waits_for_who_asks(monkeypatch):
     monkeypatch.setattr(mailbox, "KEPT_BYTES", 6)
     box = Mailbox(1)
