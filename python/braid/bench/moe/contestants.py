@@ -152,6 +152,7 @@ def join(comm: braid.Comm, library: str = "gloo") -> Callable[[], None]:
     dist.init_process_group(
         library, init_method=f"file://{place}/meet", rank=comm.rank, world_size=comm.size
     )
+    comm.barrier()  # Gloo's ranks connect one by one: who left sooner would be a closed connection
 
     def leave() -> None:
         dist.destroy_process_group()
