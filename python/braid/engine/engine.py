@@ -66,9 +66,10 @@ class Engine(Transfers, Closing):
         most_transfers: int = 16384,
         cores: Literal["auto", "off"] = "auto",
     ) -> None:
-        values.of_kind(name, str, "engine: name")
+        values.text(name, "engine: name")
         values.of_kind(local, bool, "engine: local")
-        secret = os.environ.get("BRAID_JOB_TOKEN", "") if token is None else _secret(token)
+        given = os.environ.get("BRAID_JOB_TOKEN", "") if token is None else token
+        secret = values.text(given, "engine: token")
         places = _hosts(hosts, has_token=bool(secret))
         self._name = name
         super().__init__(
@@ -348,13 +349,6 @@ def _nics(nics: str | Sequence[str], hosts: list[str], local: bool) -> list[tupl
         _braid.engine.parse_nic(values.of_kind(nic, str, "engine: nics"))
         for nic in values.several(nics, "engine: nics")
     ]
-
-
-def _secret(token: str) -> str:
-    """Of what is none only the type is named: it may be one all the same."""
-    if not isinstance(token, str):
-        raise InvalidArgument(f"engine: token: asked for a str, found {type(token).__name__}")
-    return token
 
 
 def _cores(cores: str) -> str:

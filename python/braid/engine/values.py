@@ -41,6 +41,8 @@ def nanoseconds(seconds: float | None, what: str, default_ns: int) -> int:
     """At least 1 for a time that is given: the core takes 0 for none."""
     if seconds is None:
         return default_ns
+    if isinstance(seconds, np.integer | np.floating):  # one of an array's numbers
+        seconds = seconds.item()
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or seconds != seconds:
         raise InvalidArgument(f"{what}: timeout: asked for seconds, found {seconds!r}")
     if seconds < 0:
@@ -61,6 +63,21 @@ def of_kind(value: object, kind: type[Kind], what: str) -> Kind:
     if not isinstance(value, kind):
         found = f"{value!r:.80} ({type(value).__name__})"
         raise InvalidArgument(f"{what}: asked for a {kind.__name__}, found {found}")
+    return value
+
+
+def text(value: str, what: str) -> str:
+    """A str that UTF-8 has: half a pair of surrogates is none. What it is stays untold: it may be a
+    secret.
+    """
+    if not isinstance(value, str):
+        raise InvalidArgument(f"{what}: asked for a str, found {type(value).__name__}")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidArgument(
+            f"{what}: asked for text, found half a pair of surrogates at place {error.start}"
+        ) from None
     return value
 
 

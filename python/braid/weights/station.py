@@ -23,7 +23,7 @@ class Station:
 
     def __init__(self, engine: Engine, side: str, rank: int) -> None:
         self.engine = values.of_kind(engine, Engine, f"{side}: engine")
-        self.side, self.rank = side, rank
+        self.side, self.rank = side, values.whole(rank, f"{side}: rank")
         self.table: Table | None = None
         self.trainers: list[Holdings] = []
         self.workers: list[Holdings] = []
@@ -45,7 +45,7 @@ class Station:
 
     def _plan(self, told: Sequence[bytes]) -> Table:
         """From what all ranks have told: the same on each. After an error the old plan holds."""
-        trainers, workers = sides_of(told)
+        trainers, workers = sides_of(values.several(told, f"{self.what}: join"))
         self.table = plan(
             [holdings.pieces for holdings in trainers], [holdings.pieces for holdings in workers]
         )

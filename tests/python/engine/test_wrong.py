@@ -80,6 +80,13 @@ def test_ranges_are_refused(engine, ends, wrong, words):
     engine.write(*ends).wait(60)  # and nothing else is the matter
 
 
+@pytest.mark.parametrize("seconds", [np.int64(60), np.float32(60.5), np.float64(60)])
+def test_a_time_may_be_one_of_an_array_s_numbers(engine, ends, seconds):
+    engine.write(*ends, timeout=seconds).wait(seconds)
+    with pytest.raises(braid.InvalidArgument, match="asked for 0 s or more, found -"):
+        engine.write(*ends, timeout=-seconds)
+
+
 PAGES = [
     (([0, 1], [0]), {}, "2 pages of the source, 1 of the target"),
     (([0, -1], [0, 1]), {}, "src_ids: asked for whole numbers from 0 on, found -1 at place 1"),
@@ -523,6 +530,8 @@ def test_a_program_ends_well_though_threads_of_it_wait(wait):
         ({"hosts": [5]}, braid.InvalidArgument, r"hosts: asked for a str, found 5 \(int\)"),
         ({"name": None}, braid.InvalidArgument, r"name: asked for a str, found None"),
         ({"token": b"secret"}, braid.InvalidArgument, "token: asked for a str, found bytes$"),
+        ({"token": "\udc80"}, braid.InvalidArgument, "token: asked for text, found half a pair"),
+        ({"name": "a\udc80"}, braid.InvalidArgument, "name: .* surrogates at place 1$"),
         ({"local": 1}, braid.InvalidArgument, r"local: asked for a bool, found 1 \(int\)"),
         ({"port": 70000}, braid.InvalidArgument, "port: asked for 0 to 65535"),
         ({"lease": 0}, braid.InvalidArgument, "lease: asked for more than 0 s"),

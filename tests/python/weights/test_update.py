@@ -353,6 +353,14 @@ def test_times_that_are_none_are_refused():
                 Receiver(job.engines[0], 0, [], patience=wrong)
 
 
+@pytest.mark.parametrize("rank", [1.5, -1, "0", None])
+def test_ranks_that_are_none_are_refused(rank):
+    with Job(1, 1) as job:
+        for kind, side in ((Sender, "trainer"), (Receiver, "worker")):
+            with pytest.raises(braid.InvalidArgument, match=f"{side}: rank: asked for"):
+                kind(job.engines[0], rank, [])
+
+
 def test_a_worker_that_was_replaced_joins_with_all():
     with Job(2, 2) as job:
         job.train(1)
@@ -376,6 +384,7 @@ def test_holdings_that_lack_or_differ_are_refused():
         for told, words in [
             (job.told[:2] + job.told[1:2], "worker 0 is told twice"),
             ([job.told[0], job.told[2]], r"asked for workers 0 to 1, found \[1\]"),
+            (None, "trainer 0: join: asked for several, found None"),
             ([b"{", *job.told[1:]], "no holdings"),
             ([b"[" * 100_000, *job.told[1:]], "no holdings"),
             ([job.told[0].replace(b'"rank": 0', b'"rank": Infinity')], "no holdings"),
