@@ -6,7 +6,7 @@ from types import FrameType
 from typing import Any
 
 
-class CtrlC:
+class _CtrlC:
     """KeyboardInterrupt before the instruction of such a number, of those of braid's Python files
     that a call runs through: what a signal's handler may do, once.
     """
@@ -38,3 +38,14 @@ class CtrlC:
         finally:
             sys.settrace(before)
         return False
+
+
+def at_every_instruction(call: Callable[[], object], behind: Callable[[str], None]) -> int:
+    """Calls `call` with Ctrl-C before its first instruction, its second one, and so on, and behind
+    each `behind` with where it came. How many there were.
+    """
+    at = 0
+    while (ctrl_c := _CtrlC(at)).interrupts(call):
+        behind(str(ctrl_c.came))
+        at += 1
+    return at

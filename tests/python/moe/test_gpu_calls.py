@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from ctrl_c import CtrlC
+from ctrl_c import at_every_instruction
 from moe_calls import refused
 
 import braid
@@ -558,13 +558,14 @@ def test_ctrl_c_anywhere_in_a_normal_dispatch_leaves_nothing_begun(cuda, worst, 
     c.normal(num_worst_tokens=worst)  # what is remembered shortens the next ones
     c.core.names()
     c.core.rows = rows if worst == 0 else 5
-    at, begun = 0, 0
-    while (ctrl_c := CtrlC(at)).interrupts(lambda: c.normal(num_worst_tokens=worst)):
-        assert not c.core.is_begun, ctrl_c.came
-        begun += "begin" in c.core.names()
-        at += 1
-    assert at > 100
-    assert begun > 10
+    begun = []
+
+    def behind(came):
+        assert not c.core.is_begun, came
+        begun.append("begin" in c.core.names())
+
+    assert at_every_instruction(lambda: c.normal(num_worst_tokens=worst), behind) > 100
+    assert sum(begun) > 10
 
 
 def test_what_cannot_be_finished_is_given_up_once(cuda):
