@@ -1,6 +1,6 @@
 // The direct kernels for FakeCuda: the same areas, flags and halves (coll/direct/direct.cuh), on
 // the thread of the rank that launches them. A rank sends all it has before it waits for anything,
-// which is one of the orders that blocks may have. Without broadcast.
+// which is one of the orders that blocks may have.
 #pragma once
 
 #include <atomic>
@@ -63,12 +63,46 @@ class FakeDirect {
     for (int from = 0; from < size(); ++from)
       if (from != me()) take_out(1, from, part_of(from));
   }
+  void broadcast() {
+    if (me() == args_.root)
+      send_slices();
+    else
+      pass_on_and_take();
+  }
   void end() const { args_.direct.state->epoch = epoch_; }
 
  private:
   struct Part {
     uint64_t begin, bytes;
   };
+  void send_slices() const {
+    for (int to = 0; to < size(); ++to) {
+      if (to == me()) continue;
+      const Part part = slice_behind_root(to);
+      for_each_chunk(part.bytes, [&](uint64_t c, uint64_t begin, uint64_t bytes) {
+        push(to, 0, c, begin, sent(part.begin + begin), bytes);
+      });
+    }
+    for (int from = 0; from < size(); ++from)
+      if (from != me()) (void)await(1, from, 0);
+  }
+  void pass_on_and_take() const {
+    tell(args_.root, 1, me(), 0);
+    const Part own = slice_behind_root(me());
+    for_each_chunk(own.bytes, [&](uint64_t c, uint64_t begin, uint64_t bytes) {
+      if (!await(0, args_.root, c)) return;
+      const std::byte* from = slot(me(), 0, args_.root) + begin;
+      for (int peer = 0; peer < size(); ++peer)
+        if (peer != me() && peer != args_.root) push(peer, 1, c, begin, from, bytes);
+      copy(received(own.begin + begin), from, bytes);
+    });
+    for (int from = 0; from < size(); ++from)
+      if (from != me() && from != args_.root) take_out(1, from, slice_behind_root(from));
+  }
+  /// A broadcast's root owns no slice.
+  Part slice_behind_root(int owner) const {
+    return slice((owner - args_.root - 1 + size()) % size());
+  }
   int me() const { return args_.team.rank; }
   int size() const { return args_.team.size; }
   bool is_scatter() const { return args_.shape.path == coll::PacketPath::kReduceScatter; }
@@ -76,7 +110,10 @@ class FakeDirect {
   Part part_of(int owner) const {
     if (args_.shape.path == coll::PacketPath::kOneShot) return {0, args_.bytes};
     if (is_scatter()) return {block_begin(owner), args_.bytes};
-    const uint64_t begin = static_cast<uint64_t>(owner) * args_.shape.slot_bytes;
+    return slice(owner);
+  }
+  Part slice(int index) const {
+    const uint64_t begin = static_cast<uint64_t>(index) * args_.shape.slot_bytes;
     return begin >= args_.bytes
                ? Part{0, 0}
                : Part{begin, std::min(args_.shape.slot_bytes, args_.bytes - begin)};
@@ -155,6 +192,7 @@ inline void define_direct(sys::FakeCuda& cuda,
   };
   define("braid_direct_all_gather", [](FakeDirect& call) { call.all_gather(); });
   define("braid_direct_all_to_all", [](FakeDirect& call) { call.all_to_all(); });
+  define("braid_direct_broadcast", [](FakeDirect& call) { call.broadcast(); });
   for (const Dtype dtype : kAllDtypes)
     for (const RedOp op : kAllRedOps)
       define(coll::direct_reduce_kernel_name(dtype, op),

@@ -1,7 +1,10 @@
 // broadcast on the device. Among two ranks the root pushes. Among more it would have to send every
-// byte to every rank. Into registered memory a kernel relays it (coll/relay). Elsewhere, and where
-// pushes are held to a rate, the buffer is cut into stages, a stage into a slice for each of the
-// others, and every one of them passes its slices on to the rest:
+// byte to every rank; so it sends every byte to one, who passes it on. Into registered memory a
+// kernel relays it (coll/relay). Elsewhere direct kernels in a row do the same through their area,
+// each with a part of the message (coll/direct). Both have the host link beside them, which lands
+// where results belong, registered or not. Where pushes are held to a rate, or there is no area,
+// the buffer is cut into stages, a stage into a slice for each of the others, and every one of them
+// passes its slices on to the rest by its copy engines:
 //
 //   root     push stream    slice j of stage 0 to rank j, of stage 1, ...
 //            side stream                            tell 0          tell 1 ...
@@ -21,6 +24,7 @@
 #include "coll/device/call.h"
 #include "coll/device/collectives.h"
 #include "coll/device/copy_engine_puts.h"
+#include "coll/device/direct.h"
 #include "coll/device/relay.h"
 #include "coll/device/rounds.h"
 #include "coll/device/route.h"
@@ -38,13 +42,15 @@ constexpr uint64_t kSmallSlice = 4 << 20;  // a copy below it pays more for its 
 
 class Broadcast {
  public:
-  Broadcast(comm::Device& device, sys::Stream stream, int root, comm::SymmetricAddress landing,
-            uint64_t signature)
+  Broadcast(comm::Device& device, sys::Stream stream, const CollectiveCall& what,
+            const Route& route, uint64_t signature)
       : device_(device),
         stream_(stream),
         puts_(device, stream),
-        root_(root),
-        landing_(landing),
+        what_(what),
+        root_(what.root),
+        landing_(route.landing),
+        has_pieces_(route.num_pieces > 0),
         signature_(signature),
         others_(static_cast<uint64_t>(device.size() - 1)) {}
 
@@ -57,7 +63,7 @@ class Broadcast {
     BRAID_RETURN_IF_ERROR(device_.links().note(comm::CallStage::kStart, stream_));
     BRAID_RETURN_IF_ERROR(start_beside(cut));
     const bool relays = is_registered() && can_relay(device_);
-    BRAID_RETURN_IF_ERROR(relays ? relay() : push());
+    BRAID_RETURN_IF_ERROR(relays ? relay() : has_pieces_ ? run_pieces() : push());
     BRAID_RETURN_IF_ERROR(device_.links().note(comm::CallStage::kBaseDone, stream_));
     for (const auto& link : device_.links().beside())
       if (cut.beside[link->index()] > 0)
@@ -99,6 +105,16 @@ class Broadcast {
     return {};
   }
   Status relay() { return run_relay(device_, stream_, {root_, bytes_, buf_, landing_, begin_}); }
+  Status run_pieces() {
+    if (bytes_ == 0) return {};
+    device_.call_watch().took("direct");
+    device_.call_watch().sends(comm::CallWatch::kBaseLink, relayed_bytes(device_, root_, bytes_));
+    CollectiveCall base = what_;
+    base.send = base.recv = buf_;
+    base.bytes = bytes_;
+    return run_direct_pieces(device_, stream_, base,
+                             num_direct_pieces(device_, plan::Op::kBroadcast, bytes_));
+  }
   Status push() {
     BRAID_RETURN_IF_ERROR(puts_.begin());
     BRAID_RETURN_IF_ERROR(run_stages());
@@ -155,8 +171,10 @@ class Broadcast {
   comm::Device& device_;
   const sys::Stream stream_;
   CopyEnginePuts puts_;
+  const CollectiveCall what_;
   const int root_;
   const comm::SymmetricAddress landing_;
+  const bool has_pieces_;
   const uint64_t signature_;
   const uint64_t others_;
   sys::DevicePtr buf_ = 0;
@@ -173,15 +191,15 @@ Status copy_beside_pushes(comm::Device& device, sys::Stream stream, sys::DeviceP
              {Dtype::kUint8, RedOp::kMax, kBlocks});
 }
 
-/// In segments of the scratch; in one, where it lands in place.
+/// In segments of the scratch; in one where nothing goes through it.
 Status by_links(comm::Device& device, sys::Stream stream, const CollectiveCall& what,
-                const comm::SymmetricAddress& landing) {
-  const uint64_t segment = landing.window != nullptr
-                               ? std::max<uint64_t>(what.bytes, 1)
-                               : device.arena().scratch_bytes() / kUnit * kUnit;
+                const Route& route) {
+  const bool uses_scratch = route.landing.window == nullptr && route.num_pieces == 0;
+  const uint64_t segment = uses_scratch ? device.arena().scratch_bytes() / kUnit * kUnit
+                                        : std::max<uint64_t>(what.bytes, 1);
   BRAID_ASSIGN_OR_RETURN(const Cut cut,
                          counted_cut(device, what.op, std::min(segment, what.bytes)));
-  Broadcast run(device, stream, what.root, landing, signature_of(what, landing, cut));
+  Broadcast run(device, stream, what, route, signature_of(what, route.landing, cut));
   for (uint64_t begin = 0; begin == 0 || begin < what.bytes; begin += segment)
     BRAID_RETURN_IF_ERROR(run.run_segment(what.send, begin, std::min(segment, what.bytes - begin)));
   return {};
@@ -211,7 +229,7 @@ Status broadcast(comm::Device& device, sys::DevicePtr send, sys::DevicePtr recv,
     BRAID_RETURN_IF_ERROR(run_kernels(device, stream, kernel, route));
     return call.end();
   }
-  BRAID_RETURN_IF_ERROR(by_links(device, stream, what, route.landing));
+  BRAID_RETURN_IF_ERROR(by_links(device, stream, what, route));
   return call.end();
 }
 

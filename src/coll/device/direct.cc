@@ -107,4 +107,18 @@ Status run_direct(comm::Device& device, sys::Stream stream, const CollectiveCall
                      stream, args);
 }
 
+Status run_direct_pieces(comm::Device& device, sys::Stream stream, const CollectiveCall& call,
+                         uint64_t num_pieces) {
+  const uint64_t piece = direct_piece_bytes(call.bytes, num_pieces);
+  for (uint64_t begin = 0; begin < call.bytes; begin += piece) {
+    CollectiveCall part = call;
+    part.send += begin;
+    part.recv += begin;
+    part.bytes = std::min(piece, call.bytes - begin);
+    part.stride_bytes = call.bytes;
+    BRAID_RETURN_IF_ERROR(run_direct(device, stream, part));
+  }
+  return {};
+}
+
 }  // namespace braid::coll::device

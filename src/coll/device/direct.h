@@ -38,5 +38,8 @@ Result<sys::Kernel> direct_kernel(comm::Device& device, const CollectiveCall& ca
 uint64_t num_direct_pieces(const comm::Device& device, plan::Op op, uint64_t bytes);
 /// Enqueues it. The call is told as to packets.
 Status run_direct(comm::Device& device, sys::Stream stream, const CollectiveCall& call);
+/// Enqueues a call as `num_pieces` kernels; behind a barrier that compared what ranks call.
+Status run_direct_pieces(comm::Device& device, sys::Stream stream, const CollectiveCall& call,
+                         uint64_t num_pieces);
 
 }  // namespace braid::coll::device

@@ -60,8 +60,10 @@ std::string balance_words(const Explanation& e) {
 std::string registered_words(const Explanation& e) {
   const std::string others =
       e.direct_pieces > 0
-          ? fmt::format("others go by direct kernels, {} in a row, over {} alone", e.direct_pieces,
-                        e.links.front().name)
+          ? fmt::format("others go by direct kernels, {} in a row{}", e.direct_pieces,
+                        e.op == plan::Op::kBroadcast
+                            ? ""
+                            : fmt::format(", over {} alone", e.links.front().name))
           : fmt::format("others go through {} of scratch", format_bytes(e.scratch_bytes));
   std::string words =
       fmt::format("  results in registered memory ({} spans, {}) are written in place{}, {}\n",

@@ -23,12 +23,6 @@ bool are_whole_vectors(const RelayArgs& args) {
   return bits % 16 == 0;
 }
 
-/// The root sends everything once, the others their units to all other others.
-uint64_t sent_bytes(const comm::Device& device, const RelayCall& call) {
-  const auto num_others = static_cast<uint64_t>(device.size() - 1);
-  return device.rank() == call.root ? call.bytes : call.bytes / num_others * (num_others - 1);
-}
-
 /// Each rank's own choice. Blocks wait for those of other ranks: where several have one GPU, all
 /// must find a place on it.
 uint32_t num_blocks(const comm::Device& device, const RelayShape& shape) {
@@ -45,6 +39,11 @@ comm::AreaRequest relay_area(int num_ranks) {
 
 bool can_relay(const comm::Device& device) {
   return device.arena().area(kRelayArea).bytes != 0 && device.lets_kernels_store();
+}
+
+uint64_t relayed_bytes(const comm::Device& device, int root, uint64_t bytes) {
+  const auto num_others = static_cast<uint64_t>(device.size() - 1);
+  return device.rank() == root ? bytes : bytes / num_others * (num_others - 1);
 }
 
 Result<sys::Kernel> relay_kernel(comm::Device& device) {
@@ -68,7 +67,8 @@ Status run_relay(comm::Device& device, sys::Stream stream, const RelayCall& call
   args.root = call.root;
   args.uses_bulk = can_move_in_bulk(device) && are_whole_vectors(args) ? 1 : 0;
   device.call_watch().took("relay");
-  device.call_watch().sends(comm::CallWatch::kBaseLink, sent_bytes(device, call));
+  device.call_watch().sends(comm::CallWatch::kBaseLink,
+                            relayed_bytes(device, call.root, call.bytes));
   BRAID_ASSIGN_OR_RETURN(const sys::Kernel kernel, relay_kernel(device));
   const uint32_t shared_bytes = args.uses_bulk != 0 ? kBulkSharedBytes : 0;
   return sys::launch(device.cuda(), kernel,

@@ -20,6 +20,10 @@ comm::AreaRequest relay_area(int num_ranks);
 /// Whether broadcasts of this comm go that way: not where pushes are held to a rate.
 bool can_relay(const comm::Device& device);
 
+/// What this rank sends of a broadcast: the root everything once, the others their part to all other
+/// others.
+uint64_t relayed_bytes(const comm::Device& device, int root, uint64_t bytes);
+
 /// What one rank knows of it.
 struct RelayCall {
   int root = 0;

@@ -1,7 +1,5 @@
 #include "coll/device/route.h"
 
-#include <algorithm>
-
 #include "coll/device/direct.h"
 #include "coll/device/lines.h"
 #include "coll/device/packets.h"
@@ -30,19 +28,8 @@ bool lands_in_place(const CollectiveCall& call) {
 
 /// Behind a barrier, which finds out where ranks call something else, or one has registered its
 /// memory. That one rank works in place is its own affair, so the signature does not tell.
-Status run_direct_pieces(comm::Device& device, sys::Stream stream, const CollectiveCall& call,
-                         uint64_t num_pieces) {
-  BRAID_RETURN_IF_ERROR(device.barriers().all(stream, kAgreeChannel, signature_of(call, {}, {})));
-  const uint64_t piece = direct_piece_bytes(call.bytes, num_pieces);
-  for (uint64_t begin = 0; begin < call.bytes; begin += piece) {
-    CollectiveCall part = call;
-    part.send += begin;
-    part.recv += begin;
-    part.bytes = std::min(piece, call.bytes - begin);
-    part.stride_bytes = call.bytes;
-    BRAID_RETURN_IF_ERROR(run_direct(device, stream, part));
-  }
-  return {};
+Status agree_on_pieces(comm::Device& device, sys::Stream stream, const CollectiveCall& call) {
+  return device.barriers().all(stream, kAgreeChannel, signature_of(call, {}, {}));
 }
 
 }  // namespace
@@ -63,7 +50,8 @@ Result<Route> choose_route(comm::Device& device, const CollectiveCall& call) {
   }
   if (route.landing.window != nullptr) return route;
   route.num_pieces = num_direct_pieces(device, call.op, call.bytes);
-  if (route.num_pieces > 0) route.path = Path::kDirect;
+  // A broadcast's have the other links beside them: they are a part of its way by links.
+  if (route.num_pieces > 0 && call.op != plan::Op::kBroadcast) route.path = Path::kDirect;
   return route;
 }
 
@@ -76,8 +64,9 @@ Status run_kernels(comm::Device& device, sys::Stream stream, const CollectiveCal
     case Path::kLines: note_path(device, call, "lines"); return run_lines(device, stream, call);
     case Path::kDirect:
       note_path(device, call, "direct");
-      return route.num_pieces == 0 ? run_direct(device, stream, call)
-                                   : run_direct_pieces(device, stream, call, route.num_pieces);
+      if (route.num_pieces == 0) return run_direct(device, stream, call);
+      BRAID_RETURN_IF_ERROR(agree_on_pieces(device, stream, call));
+      return run_direct_pieces(device, stream, call, route.num_pieces);
     case Path::kNone:
     case Path::kCopyEngines: break;
   }

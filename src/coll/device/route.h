@@ -17,7 +17,7 @@ Path path_of(const comm::Device& device, plan::Op op, uint64_t bytes);
 
 struct Route {
   Path path = Path::kNone;
-  uint64_t num_pieces = 0;  // kDirect: kernels in a row behind a barrier; 0: one kernel without
+  uint64_t num_pieces = 0;  // direct kernels in a row behind a barrier; 0: one without, or none
   comm::SymmetricAddress
       landing;  // kCopyEngines: where the results of all ranks land in place, if anywhere
 

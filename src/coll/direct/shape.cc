@@ -84,6 +84,7 @@ uint64_t room_bytes(plan::Op op, uint64_t half_bytes, int num_ranks) {
   const auto ranks = static_cast<uint64_t>(num_ranks);
   const bool is_two_shot = path_of(op, ranks) == PacketPath::kTwoShot;
   const uint64_t slot = half_bytes / (ranks * (is_two_shot ? 2 : 1)) / kSlotUnit * kSlotUnit;
+  if (op == plan::Op::kBroadcast) return slot * (ranks - 1);
   return is_two_shot ? slot * ranks : slot;
 }
 
@@ -94,13 +95,14 @@ uint64_t room_bytes(plan::Op op, uint64_t half_bytes, int num_ranks) {
 //            MiB 628 and 1,142, 609 and 1,199
 //   2 H200   all_gather of 64 and 128 MiB a rank 237 and 405, 212 and 423; all_to_all of 128 MiB
 //            236 and 212; all_reduce of 64 and 128 MiB 226 and 405, 213 and 426
+constexpr uint64_t kAnyNumber = UINT64_MAX;
 uint64_t most_pieces(plan::Op op, int num_ranks) {
   switch (op) {
     case plan::Op::kAllReduce:
     case plan::Op::kAllGather:
     case plan::Op::kAllToAll: return num_ranks == 2 ? 1 : 2;
-    case plan::Op::kReduceScatter:  // lands nothing that would be copied
-    case plan::Op::kBroadcast: break;
+    case plan::Op::kBroadcast: return num_ranks == 2 ? 0 : kAnyNumber;
+    case plan::Op::kReduceScatter: break;  // lands nothing that would be copied
   }
   return 0;
 }

@@ -12,6 +12,7 @@
 #include "base/units.h"
 #include "coll/device/collectives.h"
 #include "coll/device/entry.h"
+#include "coll/device/fake_sums.h"
 #include "support/fake_direct.h"
 #include "support/gpu_ranks.h"
 
@@ -27,6 +28,7 @@ class DirectRanks {
  public:
   explicit DirectRanks(int size) : size_(size), cuda_(size) {
     test::define_team_kernels(cuda_);
+    test::define_sums(cuda_);  // a root copies its own beside the kernels
     test::define_direct(cuda_, [this](const DirectArgs& args) {
       if (args.team.rank == 0) ++num_launches_;
     });
@@ -174,6 +176,38 @@ TEST(DirectKernelsInARow, AnAllReduceIsTheSumOfItsPieces) {
         }
         all.arrive_and_wait();
       }
+    });
+  }
+}
+
+// Any number of them: beyond one kernel's room nothing else is as fast. Areas of 64 KiB take 128 KiB
+// of a broadcast among three ranks or more.
+TEST(DirectKernelsInARow, ABroadcastOfAnyLengthIsTheRoots) {
+  for (const int size : {3, 4, 8}) {
+    DirectRanks ranks(size);
+    ranks.run([&](comm::Comm& comm, std::barrier<>& all) {
+      const int me = comm.rank();
+      for (const uint64_t bytes : {100'000, 131'072, 140'000, 1'000'003})
+        for (const int root : {0, size - 1})
+          for (const bool in_place : {false, true}) {
+            test::GuardedMemory send(ranks.cuda(), bytes), recv(ranks.cuda(), bytes);
+            test::GuardedMemory& from = in_place ? recv : send;
+            std::memset(recv.data(), 0xee, bytes);
+            for (uint64_t i = 0; i < bytes; ++i) from.data()[i] = direct_byte_of(me, i);
+            all.arrive_and_wait();
+            const Status status = on_device(comm, me, [&](comm::Device& device) {
+              return broadcast(device, from.get(), recv.get(), bytes, Dtype::kUint8, root, {});
+            });
+            EXPECT_TRUE(status.ok()) << status.to_string();
+            all.arrive_and_wait();
+            for (uint64_t i = 0; i < bytes; ++i)
+              ASSERT_EQ(recv.data()[i], direct_byte_of(root, i)) << "byte " << i << " of " << bytes;
+            EXPECT_TRUE(send.is_guarded() && recv.is_guarded());
+            if (me == 0) {
+              EXPECT_EQ(ranks.take_launches(), (bytes + 131'071) / 131'072) << size << " ranks";
+            }
+            all.arrive_and_wait();
+          }
     });
   }
 }

@@ -162,7 +162,11 @@ TEST(DirectPieces, AsManyAsAreFasterThanCopyEngines) {
   EXPECT_EQ(pieces(plan::Op::kAllReduce, 128, 2), 0U);
   EXPECT_EQ(pieces(plan::Op::kAllReduce, 129, 2), 0U);
   EXPECT_EQ(pieces(plan::Op::kReduceScatter, 33, 4), 0U);
-  EXPECT_EQ(pieces(plan::Op::kBroadcast, 65, 4), 0U);
+  EXPECT_EQ(pieces(plan::Op::kBroadcast, 64, 4), 1U);
+  EXPECT_EQ(pieces(plan::Op::kBroadcast, 65, 4), 2U);
+  EXPECT_EQ(pieces(plan::Op::kBroadcast, 1024, 4), 16U);
+  EXPECT_EQ(pieces(plan::Op::kBroadcast, 256, 8), 4U);
+  EXPECT_EQ(pieces(plan::Op::kBroadcast, 65, 2), 0U);
   EXPECT_EQ(direct_pieces(plan::Op::kAllGather, 1, 0, 4), 0U);  // no area
 }
 
