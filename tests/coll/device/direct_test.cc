@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <string>
+#include <string_view>
 
 #include "base/clock.h"
 #include "base/units.h"
@@ -26,7 +28,8 @@ std::byte direct_byte_of(int rank, uint64_t at) {
 /// Ranks whose comms have areas for direct kernels.
 class DirectRanks {
  public:
-  explicit DirectRanks(int size) : size_(size), cuda_(size) {
+  explicit DirectRanks(int size, std::string_view limit = "64KiB")
+      : size_(size), limit_(limit), cuda_(size) {
     test::define_team_kernels(cuda_);
     test::define_sums(cuda_);  // a root copies its own beside the kernels
     test::define_direct(cuda_, [this](const DirectArgs& args) {
@@ -35,7 +38,7 @@ class DirectRanks {
   }
 
   void run(const std::function<void(comm::Comm&, std::barrier<>&)>& body) {
-    const Options options = {{"BRAID_GPU_DIRECT", "64KiB"}};
+    const Options options = {{"BRAID_GPU_DIRECT", limit_}};
     test::run_gpu_comms(size_, {}, [&](comm::Comm& comm, std::barrier<>& all) {
       comm.state().config = test::make_config(test::gpu_options(options));
       const comm::ArenaRequest arena{
@@ -55,6 +58,7 @@ class DirectRanks {
 
  private:
   const int size_;
+  const std::string limit_;
   sys::FakeCuda cuda_;
   std::atomic<int> num_launches_{0};
 };
@@ -180,34 +184,34 @@ TEST(DirectKernelsInARow, AnAllReduceIsTheSumOfItsPieces) {
   }
 }
 
-// Any number of them: beyond one kernel's room nothing else is as fast. Areas of 64 KiB take 128 KiB
-// of a broadcast among three ranks or more.
+// A broadcast goes by any number of them, of 16 MiB at least.
 TEST(DirectKernelsInARow, ABroadcastOfAnyLengthIsTheRoots) {
-  for (const int size : {3, 4, 8}) {
-    DirectRanks ranks(size);
+  for (const int size : {3, 4}) {
+    DirectRanks ranks(size, "8MiB");
     ranks.run([&](comm::Comm& comm, std::barrier<>& all) {
-      const int me = comm.rank();
-      for (const uint64_t bytes : {100'000, 131'072, 140'000, 1'000'003})
-        for (const int root : {0, size - 1})
-          for (const bool in_place : {false, true}) {
-            test::GuardedMemory send(ranks.cuda(), bytes), recv(ranks.cuda(), bytes);
-            test::GuardedMemory& from = in_place ? recv : send;
-            std::memset(recv.data(), 0xee, bytes);
-            for (uint64_t i = 0; i < bytes; ++i) from.data()[i] = direct_byte_of(me, i);
-            all.arrive_and_wait();
-            const Status status = on_device(comm, me, [&](comm::Device& device) {
-              return broadcast(device, from.get(), recv.get(), bytes, Dtype::kUint8, root, {});
-            });
-            EXPECT_TRUE(status.ok()) << status.to_string();
-            all.arrive_and_wait();
-            for (uint64_t i = 0; i < bytes; ++i)
-              ASSERT_EQ(recv.data()[i], direct_byte_of(root, i)) << "byte " << i << " of " << bytes;
-            EXPECT_TRUE(send.is_guarded() && recv.is_guarded());
-            if (me == 0) {
-              EXPECT_EQ(ranks.take_launches(), (bytes + 131'071) / 131'072) << size << " ranks";
-            }
-            all.arrive_and_wait();
-          }
+      const int me = comm.rank(), root = size - 1;
+      const auto word = [](int rank, uint64_t i) {
+        return i * 0x9e3779b97f4a7c15 + static_cast<uint64_t>(rank);
+      };
+      for (const uint64_t words : {1'000'000, 5'000'001}) {
+        test::GuardedMemory send(ranks.cuda(), words * 8), recv(ranks.cuda(), words * 8);
+        auto* const from = reinterpret_cast<uint64_t*>(send.data());
+        for (uint64_t i = 0; i < words; ++i) from[i] = word(me, i);
+        all.arrive_and_wait();
+        const Status status = on_device(comm, me, [&](comm::Device& device) {
+          return broadcast(device, send.get(), recv.get(), words, Dtype::kInt64, root, {});
+        });
+        EXPECT_TRUE(status.ok()) << status.to_string();
+        all.arrive_and_wait();
+        const auto* const to = reinterpret_cast<const uint64_t*>(recv.data());
+        for (uint64_t i = 0; i < words; ++i)
+          ASSERT_TRUE(to[i] == word(root, i)) << "word " << i << " of " << words;
+        EXPECT_TRUE(send.is_guarded() && recv.is_guarded());
+        if (me == 0) {
+          EXPECT_EQ(ranks.take_launches(), words == 1'000'000 ? 1 : 3) << size << " ranks";
+        }
+        all.arrive_and_wait();
+      }
     });
   }
 }

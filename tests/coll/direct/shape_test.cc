@@ -167,6 +167,8 @@ TEST(DirectPieces, AsManyAsAreFasterThanCopyEngines) {
   EXPECT_EQ(pieces(plan::Op::kBroadcast, 1024, 4), 16U);
   EXPECT_EQ(pieces(plan::Op::kBroadcast, 256, 8), 4U);
   EXPECT_EQ(pieces(plan::Op::kBroadcast, 65, 2), 0U);
+  EXPECT_EQ(direct_pieces(plan::Op::kBroadcast, 256 << 20, direct_area_bytes(8 << 20, 4), 4), 16U);
+  EXPECT_EQ(direct_pieces(plan::Op::kBroadcast, 256 << 20, direct_area_bytes(4 << 20, 4), 4), 0U);
   EXPECT_EQ(direct_pieces(plan::Op::kAllGather, 1, 0, 4), 0U);  // no area
 }
 
