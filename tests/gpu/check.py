@@ -262,6 +262,28 @@ class Check:
             if turn % 3 == 2:  # what comes next is of another kind
                 self.all_ops(100 * turn, torch.float32, "sum", 0)
 
+    def broadcasts(self, *sizes: int) -> None:
+        """From every root, on the grid of vectors and not, up to several direct kernels in a row:
+        every byte tells its place and its root, and bytes beside stay as they are.
+        """
+        for size in sizes:
+            place = torch.arange(size, device=self.gpu)
+            place = place * 7 + place // 251
+            for root, shift in ((r, s) for r in range(self.comm.size) for s in (0, 3)):
+                want = ((place + 101 * root) & 255).to(torch.uint8)
+                around = torch.zeros(size + 16, dtype=torch.uint8, device=self.gpu)
+                tensor = around[shift : shift + size]
+                if self.comm.rank == root:
+                    tensor.copy_(want)
+                self.comm.broadcast(tensor, root)
+                self.done += 1
+                beside = int(around[:shift].sum()) + int(around[shift + size :].sum())
+                if beside or not torch.equal(tensor, want):
+                    self.wrong += 1
+                    print(
+                        f"rank {self.comm.rank}: WRONG broadcast of {size} from {root}", flush=True
+                    )
+
     def rdma(self) -> None:
         """Where a NIC must carry a part, it did."""
         told = self.comm.health()["gpu"]["rdma"]
@@ -333,6 +355,7 @@ def main() -> int:
         group("uneven", check.all_uneven, quick)
         group("streams", check.streams)
         group("root ahead", check.root_ahead)
+        group("broadcasts", check.broadcasts, 6_000_001, 20_000_000, 64 << 20, 200_000_003)
         for count in (1000, 500_000, 3_000_000, 12_000_000):
             group(f"graph {count}", check.graph, count)
         for count in (1000, 12_000_000):

@@ -49,12 +49,68 @@ __device__ void await_greetings(const DirectCall& call, const Duty& duty) {
   (void)wait_for_chunk(call, 1, from, 0);
 }
 
+#if __CUDA_ARCH__ >= 900
+
+/// The chunks of our slice by number, as they land: into recv and to the other others.
+struct TurnUnits {
+  static constexpr bool kArrive = true;
+  const DirectCall& call;
+  const Span slice;
+
+  __device__ __forceinline__ uint32_t count() const {
+    return static_cast<uint32_t>(call.args.shape.num_chunks);
+  }
+  __device__ __forceinline__ bool is_here(uint32_t c) const {
+    return has_arrived(call, 0, call.args.root, c);
+  }
+  __device__ __forceinline__ bool await(uint32_t c) const {
+    return wait_for_chunk(call, 0, call.args.root, c);
+  }
+  __device__ __forceinline__ Source source(uint32_t c) const {
+    const Span chunk = call.chunk_of(c, slice.bytes);
+    return {call.slot(call.rank(), 0, call.args.root) + chunk.begin,
+            static_cast<uint32_t>(chunk.bytes)};
+  }
+  template <typename Each>
+  __device__ __forceinline__ void each_other(const Each& each) const {
+#pragma unroll 1
+    for (int turn = 1; turn < call.size(); ++turn)
+      if (call.peer(turn) != call.args.root) each(call.peer(turn));
+  }
+  template <typename Put>
+  __device__ __forceinline__ void each_target(uint32_t c, const Put& put) const {
+    const uint64_t begin = call.chunk_of(c, slice.bytes).begin;
+    each_other([&](int to) { put(call.slot(to, 1, call.rank()) + begin); });
+    put(received(call, slice.begin + begin));
+  }
+  __device__ __forceinline__ void tell(uint32_t c) const {
+    each_other([&](int to) {
+      nvlink::store_relaxed(call.flag(to, 1, call.rank(), c), call.epoch);
+    });
+  }
+};
+
+#endif
+
+/// True when the block's chunks went by bulk copies.
+__device__ __forceinline__ bool passed_on_in_bulk(const DirectCall& call, const Span& slice) {
+#if __CUDA_ARCH__ >= 900
+  if (!call.args.uses_bulk) return false;
+  move_and_tell(TurnUnits{call, slice}, &call.args.direct.state->next_unit[call.epoch % 2],
+                call.args.shape.chunk_bytes);
+  return true;
+#else
+  return false;
+#endif
+}
+
 /// Takes the root's chunks of our slice, into recv and to the others.
 __device__ void pass_on(const DirectCall& call, const Duty& duty) {
   __shared__ Targets targets;
   const int root = call.args.root;
   const Span slice = call.slice_of(call.index_behind_root(call.rank()));
   greet_root(call, duty);
+  if (passed_on_in_bulk(call, slice)) return;
   uint64_t step = 0;
 #pragma unroll 1
   for (uint64_t c = duty.index; c < call.args.shape.num_chunks; c += duty.count, ++step) {

@@ -49,7 +49,7 @@ Kinds most_blocks(plan::Op op, PacketPath path, uint64_t slot, uint64_t ranks, b
     case PacketPath::kTwoShot: break;
   }
   if (op == plan::Op::kBroadcast)
-    return in_bulk && ranks > 2 ? Kinds{32, 64, 32} : Kinds{32, 32, 16};
+    return in_bulk && ranks > 2 ? Kinds{16, 16, 32} : Kinds{32, 32, 16};
   return in_bulk ? Kinds{8, 32, 32} : Kinds{32, 32, 16};
 }
 
