@@ -94,8 +94,13 @@ class Handover(Ending):
         """How often its pages were taken away. A pass that was declared before is none of these."""
 
     @property
+    def layout(self) -> Layout:
+        """Of the cache that its pages are in."""
+        return self._cache.layout
+
+    @property
     def total_pages(self) -> int:
-        return self._cache.layout.pages_of(self.tokens)
+        return self.layout.pages_of(self.tokens)
 
     def is_computed(self) -> bool:
         return min(self._computed) >= self.total_pages
@@ -120,13 +125,13 @@ class Handover(Ending):
         waits for its last token.
         """
         is_all = tokens >= self.tokens
-        pages = self.total_pages if is_all else tokens // self._cache.layout.page_tokens
+        pages = self.total_pages if is_all else tokens // self.layout.page_tokens
         here = self._here(layers)
         self._computed[here] = [max(found, pages) for found in self._computed[here]]
 
     def _here(self, layers: range) -> slice:
         """Their places among the layers that are here."""
-        first = self._cache.layout.first_layer
+        first = self.layout.first_layer
         return slice(layers.start - first, layers.stop - first)
 
     def pump(self, write: "Write", layers: range | None = None) -> None:
@@ -167,7 +172,7 @@ class Handover(Ending):
     ) -> None:
         """Of the pages span[0] to span[1] of the request, in as few calls as there can be."""
         begin, end = span
-        here, there = self._cache.layout.first_layer, consumer.link.layout.first_layer
+        here, there = self.layout.first_layer, consumer.link.layout.first_layer
         places = both(layers, self._cache.places, here, consumer.link.places, there)
         theirs = consumer.pages[begin - consumer.first_page : end - consumer.first_page]
         for move in moves(places, self.pages[begin:end], theirs):
@@ -177,7 +182,7 @@ class Handover(Ending):
             self.stamp("first page")
 
     def _write_move(self, consumer: Consumer, write: "Write", part: Slice, move: Move) -> None:
-        head_bytes = self._cache.layout.head_bytes
+        head_bytes = self.layout.head_bytes
         write(
             consumer,
             (move.pages, part.heads * head_bytes),
