@@ -74,14 +74,20 @@ class Target {
     bool is_dropped = false;  // nothing of it is begun any more
   };
 
+  /// Not ok: the source does not keep to the protocol.
   Status on_frame(const Frame& frame);
-  void on_open(Open open);
+  Status on_open(const Open& open);
   std::string why_not_local(const Open& open) const;
+  std::vector<RailPair> rails_with(const Open& open) const;
   void on_rail(const RailCall& call);
   Result<RailReady> answer(const RailCall& call);
   void on_fence(Fence fence);
+  void on_board(const BoardOffer& offer);
+  void on_lend(const Loan& loan);
+  void on_landed(Landed landed);
+  Status on_pull(FrameType type, Pull pull);
   void on_cancel(uint64_t transfer);
-  Status take_order(bool is_fetch, Pull pull);
+  void take_order(bool is_fetch, Pull pull);
   bool serve();
   bool finish_first();
   bool end_cancelled();
