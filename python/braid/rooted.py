@@ -137,7 +137,7 @@ class Rooted(Calling):
         stream: int,
         is_async: bool,
     ) -> Answer:
-        """As _run(), of a call whose result root alone has."""
+        """_run() for a call whose result root alone has."""
         found = result if self.rank == root else None
         if is_async:
             return self._start(name, body, found, arrays.gpu_of(sent), stream)

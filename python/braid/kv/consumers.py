@@ -57,7 +57,7 @@ class Consumers(Handovers):
     def __init__(self, engine: Engine, cache: PagedCache, lease: float, silence: float) -> None:
         super().__init__(engine, cache, lease, silence)
         self._early: dict[tuple[str, bytes], _Early] = {}
-        """By request and sender."""
+        """By request, and the incarnation of the sender."""
         self._handlers: dict[str, Callable[[dict[str, Any], bytes, bytes], None]] = {
             "offer": self._on_offer,
             "want": self._on_want,

@@ -62,7 +62,7 @@ class Handovers(Links):
             handover.stamp("computed")
 
     def _pump(self, handover: Handover, layers: range | None = None) -> None:
-        """Begins all that can begin of what is computed (None: in any layer)."""
+        """Begins what can begin of what is computed in `layers` (None: in all)."""
         if handover.why is not None:
             return
         if handover.is_computed():

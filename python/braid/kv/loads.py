@@ -32,13 +32,13 @@ class Loads(Sources):
         super().__init__(engine, cache, silence)
         self._beat = beat
         self._loads: dict[int, Load] = {}
-        """By their tags."""
+        """All, by their tags."""
         self._moving: dict[int, Load] = {}
-        """Those of them at which each tick looks: they read, or will end badly."""
+        """The loads that each tick looks at, since they read or will end badly."""
         self._deadlines: list[tuple[float, int]] = []
         """A heap, with the loads' tags; also of loads that are over."""
         self._wants: Counter[Prefill] = Counter()
-        """How many loads of each."""
+        """How many loads each prefill has."""
         self._renewed: dict[str, Prefill] = {}
         """Requests that are kept at their prefillers until a load asks for them."""
         self._beaten_at = 0.0

@@ -25,7 +25,7 @@ class Copies:
         self._engine = engine
         self._watermark = watermark
         self._live: dict[tuple[int, str], tuple[Array, Region, int]] = {}
-        """By the source's piece and the dtype that was asked for."""
+        """The copies, their regions and bytes, by the source's piece and the dtype."""
         self._tickets: dict[int, list[Ticket]] = {}
 
     def make(

@@ -238,7 +238,7 @@ def _route(
 
 
 _PAIRS = 1 << 18
-"""Of boxes that are compared at a time."""
+"""Most boxes that are compared at a time."""
 
 
 def _check_once(
