@@ -12,7 +12,6 @@
 
 namespace braid::engine {
 namespace {
-constexpr size_t kMostUnderWay = 8;    // orders, the first of the queue
 constexpr size_t kMostDone = 1 << 16;  // of one frame
 }  // namespace
 
@@ -191,9 +190,8 @@ void Target::tell_gone(uint64_t region) {
 // A GPU's copies cannot be taken back, and may be into the source's memory: nobody hears that we are
 // gone before they are over.
 void Target::settle_copies() {
-  const auto has_mark = [](const auto& each) { return each.mark != 0; };
-  if (std::any_of(queue_.begin(), queue_.end(), has_mark) ||
-      std::any_of(endings_.begin(), endings_.end(), has_mark))
+  const auto has_mark = [](const Ending& ending) { return ending.mark != 0; };
+  if (queue_.has_mark() || std::any_of(endings_.begin(), endings_.end(), has_mark))
     ground_.gpu->settle();
 }
 
@@ -202,10 +200,7 @@ void Target::lose(const char* why) {
   settle_copies();
   is_lost_ = true;
   fence_rails();
-  for (CopyOrder& order : queue_) Copier::drop(order);
   queue_.clear();
-  queued_.clear();
-  num_dropped_ = 0;
   session_.detach();
   log::debug("engine", "'{}': '{}' {}", ground_.self.name, name_, why);
 }
@@ -280,22 +275,18 @@ void Target::take_order(bool is_fetch, Pull pull) {
     if (pull.is_last) refused_.erase(pull.transfer);
     return;
   }
-  OrderCount& queued = queued_[pull.transfer];
-  ++queued.num_orders;
-  queued.is_whole |= pull.is_last;
-  if (queued.is_dropped) ++num_dropped_;
   CopyOrder order;
   order.is_fetch = is_fetch;
   order.pull = std::move(pull);
-  queue_.push_back(std::move(order));
+  queue_.push(std::move(order));
 }
 
 // Begins what can be begun, from the first order on: a GPU has several under way. The processor
 // copies for one order a round. True: another round may do more at once.
 bool Target::serve() {
   bool moved = end_cancelled();
-  for (size_t i = 0; i < queue_.size() && i < kMostUnderWay; ++i) {
-    CopyOrder& order = queue_[i];
+  for (size_t i = 0; i < queue_.num_first(); ++i) {
+    CopyOrder& order = queue_.at(i);
     Result<bool> advanced = copier_.advance(order);
     if (!advanced.ok()) {
       fail(order.pull.transfer, advanced.status());
@@ -309,8 +300,8 @@ bool Target::serve() {
 }
 
 bool Target::finish_first() {
-  if (queue_.empty()) return false;
-  CopyOrder& order = queue_.front();
+  if (queue_.is_empty()) return false;
+  CopyOrder& order = queue_.at(0);
   Result<bool> is_done = copier_.is_done(order);
   if (!is_done.ok()) {
     fail(order.pull.transfer, is_done.status());
@@ -329,15 +320,13 @@ bool Target::finish_first() {
     copier_.answer(order.pull);
     done_.push_back(order.pull.transfer);
   }
-  erase_order(0);
-  skip_dropped();
+  queue_.pop_front();
   return true;
 }
 
 void Target::fail(uint64_t transfer, const Status& why) {
-  const auto queued = queued_.find(transfer);
-  if (queued == queued_.end() || !queued->second.is_whole) refused_.insert(transfer);
-  endings_.push_back({transfer, drop_orders(transfer), why});
+  if (!queue_.is_whole(transfer)) refused_.insert(transfer);
+  endings_.push_back({transfer, queue_.drop(transfer), why});
 }
 
 bool Target::deliver(uint64_t transfer, const Delivery& d) {
@@ -364,46 +353,12 @@ void Target::refuse(uint64_t transfer, const Status& why) {
   (void)session_.flush();
 }
 
-// Many transfers may be taken back at once, of a long queue: those behind the first orders, of which
-// nothing was begun, are left where they are until it is their turn.
-uint64_t Target::drop_orders(uint64_t transfer) {
-  const auto queued = queued_.find(transfer);
-  if (queued == queued_.end() || queued->second.is_dropped) return 0;
-  queued->second.is_dropped = true;
-  num_dropped_ += queued->second.num_orders;
-  uint64_t mark = 0;
-  for (size_t i = 0; i < queue_.size() && i < kMostUnderWay; ++i) {
-    if (queue_[i].pull.transfer != transfer) continue;
-    mark = std::max(mark, queue_[i].mark);
-    Copier::drop(queue_[i]);
-  }
-  skip_dropped();
-  return mark;
-}
-
-void Target::skip_dropped() {
-  for (size_t i = 0; num_dropped_ != 0 && i < queue_.size() && i < kMostUnderWay;) {
-    if (!queued_[queue_[i].pull.transfer].is_dropped) {
-      ++i;
-      continue;
-    }
-    erase_order(i);
-    --num_dropped_;
-  }
-}
-
-void Target::erase_order(size_t number) {
-  const auto queued = queued_.find(queue_[number].pull.transfer);
-  if (--queued->second.num_orders == 0) queued_.erase(queued);
-  queue_.erase(queue_.begin() + static_cast<std::ptrdiff_t>(number));
-}
-
-// What was delivered is told by DONE before this answer; of what is left nothing will land any
-// more. A transfer that is not known (any more) is answered, too: somebody waits for it. No frame of
-// it comes behind CANCEL.
+// DONE tells of what was delivered before this answer; nothing else of the transfer will land. One
+// that is not known here, or not any more, is answered, too, since its source waits. No frame of it
+// comes after CANCEL.
 void Target::on_cancel(uint64_t transfer) {
   tell_done();
-  const uint64_t mark = drop_orders(transfer);
+  const uint64_t mark = queue_.drop(transfer);
   refused_.erase(transfer);
   endings_.push_back({transfer, mark, {}});
   (void)end_cancelled();
@@ -431,8 +386,7 @@ bool Target::end_cancelled() {
 
 std::string Target::describe() const {
   return fmt::format("from '{}': {}, {} rails, {} orders waiting", name_,
-                     is_local_ ? "on this host" : "by rails", rails_.size(),
-                     queue_.size() - num_dropped_);
+                     is_local_ ? "on this host" : "by rails", rails_.size(), queue_.num_waiting());
 }
 
 }  // namespace braid::engine
