@@ -1,5 +1,5 @@
-// The C interface of the transfer engine: integers and pointers in, a code out. An engine's life, its
-// peers and its regions; transfers and arrivals have files of their own.
+// The C interface of the transfer engine: integers and pointers in, a code out. An engine's life,
+// its peers and its regions; transfers and arrivals have files of their own.
 #include <unistd.h>
 
 #include <algorithm>

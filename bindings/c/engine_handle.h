@@ -56,8 +56,8 @@ braid_code on_engine(braid_engine* self, const char* function,
   });
 }
 
-/// Takes the options of a caller who was compiled with an older header: what they do not have yet stays
-/// as it is in `all`.
+/// Takes the options of a caller who was compiled with an older header: what they do not have yet
+/// stays as it is in `all`.
 template <typename Options>
 Status adopt(const char* function, const Options* given, Options& all) {
   if (given == nullptr) return {};

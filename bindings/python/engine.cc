@@ -1,5 +1,5 @@
-// The transfer engine for python/braid/engine. It does what only C++ can do: waits without the GIL that
-// Ctrl-C ends, callbacks that take the GIL, and page lists without a loop in Python.
+// The transfer engine for python/braid/engine. It does what only C++ can do: waits without the GIL
+// that Ctrl-C ends, callbacks that take the GIL, and page lists without a loop in Python.
 #include "engine/engine.h"
 
 #include <nanobind/stl/pair.h>

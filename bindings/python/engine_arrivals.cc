@@ -20,7 +20,8 @@ namespace {
 using engine::Callback;
 using engine::TicketPtr;
 
-/// A word that an expectation sets: 8 bytes of the host or of the engine's GPU, which are kept until then.
+/// A word that an expectation sets: 8 bytes of the host or of the engine's GPU, which are kept
+/// until then.
 struct Flag {
   std::shared_ptr<Buffer> buffer;
   std::atomic<uint64_t>* word = nullptr;

@@ -1,5 +1,5 @@
-// How the engine's functions for Python call it: without the GIL, and in waits that Ctrl-C ends. And what
-// these functions share: regions of ours and of peers, and bytes.
+// How the engine's functions for Python call it: without the GIL, and in waits that Ctrl-C ends.
+// And what these functions share: regions of ours and of peers, and bytes.
 //
 // Threads: with the GIL.
 #pragma once

@@ -45,7 +45,8 @@ engine::PageList list_of(uint64_t page_bytes, const Ids& source_ids, const Ids& 
   return list;
 }
 
-/// What a list of pages holds in: of each of the four one, which is all planes', or one for each plane.
+/// What a list of pages holds in: of each of the four one, which is all planes', or one for each
+/// plane.
 struct Planes {
   const std::vector<const PyRegion*>& ours;
   const std::vector<Remote>& theirs;

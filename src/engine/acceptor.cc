@@ -29,7 +29,7 @@ std::vector<pollfd> Acceptor::sockets(int64_t now) const {
   return out;
 }
 
-// Who connects has time.
+// Not in every round: sources that connect have time.
 bool Acceptor::accept(int64_t now) {
   constexpr int64_t kEveryNs = 100'000;
   if (now < accept_at_ns_) return false;

@@ -1,10 +1,11 @@
-// The sockets on which sources connect, and the guests: whoever has connected and has not proved yet to
-// be an engine of this job.
+// The sockets on which sources connect, and the guests: whoever has connected and has not proved
+// yet to be an engine of this job.
 //
 // A stranger must not keep honest sources out, though anybody may connect, say nothing, and connect
-// again. There are at most 64 guests, each for at most 5 s. When another one comes, one that has said
-// nothing loses its place: any of these, by chance. One that has spoken keeps its place for 200 ms, in
-// which an honest source is through; while all 64 have spoken, others wait in the kernel's queue.
+// again. There are at most 64 guests, each for at most 5 s. When another one comes, one that has
+// said nothing loses its place: any of these, by chance. One that has spoken keeps its place for
+// 200 ms, in which an honest source is through; while all 64 have spoken, others wait in the
+// kernel's queue.
 //
 // Threads: whoever has the turn.
 #pragma once

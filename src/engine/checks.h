@@ -39,8 +39,8 @@ Status check_ends(const char* what, const std::shared_ptr<Region>& local,
 /// The bytes lie inside of the region.
 Status check_spot(const char* what, const RegionName& region, uint64_t offset, uint64_t bytes);
 
-/// No plane is filled that was read-only memory when it was registered: a copy into such memory would
-/// end the process whose it is.
+/// No plane is filled that was read-only memory when it was registered: a copy into such memory
+/// would end the process whose it is.
 Status check_writable(const std::string& what, Transfer::Kind kind,
                       std::span<const TransferPlane> planes);
 

@@ -1,10 +1,10 @@
-// A list of pages on its way from a call to a transfer: checked, and cut into stretches, or put on the
-// board of a connection as it is.
+// A list of pages on its way from a call to a transfer: checked, and cut into stretches, or put on
+// the board of a connection as it is.
 //
 // A call names pages of a source and of a target. A connection knows the requester's side and the
-// peer's: a write's source is ours, a read's is theirs. Each side has its own page numbers and its own
-// distance from page to page; each plane (a layer of a KV cache, say) its own region and offset on each
-// side.
+// peer's: a write's source is ours, a read's is theirs. Each side has its own page numbers and its
+// own distance from page to page; each plane (a layer of a KV cache, say) its own region and offset
+// on each side.
 //
 // Threads: any, each with its own.
 #pragma once
@@ -37,13 +37,13 @@ struct PageSides {
   uint64_t our_stride = 0, their_stride = 0;
   std::vector<TransferPlane> planes;
 
-  /// Of a call named `what`. invalid_argument: planes that are not of one kind of memory and one peer, or
-  /// a list that is none. Where pages lie is not looked at yet.
+  /// Both sides of a call named `what`. invalid_argument: planes that are not of one kind of memory
+  /// and one peer, or a list that is none. Where pages lie is looked at by check().
   static Result<PageSides> of(const char* what, Transfer::Kind kind,
                               std::span<const PagePlane> planes, const PageList& list);
   /// That every page of every plane lies inside its region. The bits of all page numbers together.
   Result<uint64_t> check(const char* what) const;
-  /// Of all planes.
+  /// Pages of all planes together.
   size_t num_pages() const { return our_ids.size() * planes.size(); }
   PageSide ours(size_t plane) const;
   PageSide theirs(size_t plane) const;

@@ -179,7 +179,7 @@ Status Source::on_accept(const Accept& accept) {
     return {};
   }
   for (size_t i = 0; i < rails_.size(); ++i) call(i, now_ns());
-  // What was submitted before there was a way.
+  // Transfers that were submitted before there was a way.
   const std::deque<uint64_t> waiting = std::exchange(queue_, {});
   for (const uint64_t id : waiting) {
     const auto found = transfers_.find(id);

@@ -58,7 +58,7 @@ bool Worker::post(Call call) {
   return true;
 }
 
-// What others have handed over before goes first.
+// Calls that other threads have handed over before go first.
 bool Worker::run_at_once(const Call& call) {
   Turn& turn = *ground_.turn;
   if (!turn.is_open()) return false;
@@ -93,8 +93,8 @@ bool Worker::stand_in(const std::function<bool()>& is_over, Deadline deadline) {
   return leave_turn();
 }
 
-// Of a thread that goes on with its own work: whatever is still to be done here is the worker's, and
-// sockets wake it from now on. True: it must be called.
+// The thread goes on with its own work: what is still to be done here is the worker's, and sockets
+// wake the worker from now on. True: the worker must be called at once.
 bool Worker::leave_turn() {
   is_asleep_ = true;  // before calls are looked for: whoever posts one wakes the worker
   const bool is_due = needs_worker();
@@ -135,7 +135,7 @@ void Worker::serve() {
   while (goes_on) {
     int limit_ms = kSleepMs;
     if (const std::unique_lock mine(turn.mutex_, std::try_to_lock); !mine.owns_lock()) {
-      // What woke us would do so again and again until a call is through that has the turn.
+      // A call has the turn. What woke us would wake us again and again until it is through.
       std::this_thread::sleep_for(std::chrono::nanoseconds(kMomentNs));
     } else {
       get_up();
@@ -366,8 +366,8 @@ bool Worker::is_tired(bool moved, int64_t now, int64_t least_spin_ns) {
   return false;
 }
 
-// Whoever posts a call signals if we say that we sleep; we say so before we look for calls the last
-// time. False: there are some.
+// A thread that posts a call signals us if we have said that we sleep. So we say it before we look
+// for calls the last time. False: there are some.
 bool Worker::lie_down() {
   is_asleep_ = true;
   bool is_due = false;

@@ -1,10 +1,10 @@
 // What moves an engine: the sockets, the connections and the rails, and a thread for them.
 //
-// All of it belongs to whoever has the turn (turn.h): this thread, or one that waits for something of
-// the engine, or, for the length of one call, one that has something to do while nobody moves it.
-// Who has the turn spins while something moves or must be polled, and sleeps on the sockets else.
-//
-// Threads: post() any; stand_in() who has taken the turn; all else whoever has it.
+// All of it belongs to the thread that has the turn (turn.h): the worker's own, or one that waits
+// for something of the engine, or, for the length of one call, one that calls while nobody moves
+// the engine. It spins while something moves or must be polled, and else sleeps on the sockets.
+// Threads: post() takes any; stand_in() the one that has just taken the turn; all else the one that
+// has it.
 #pragma once
 
 #include <atomic>
@@ -90,7 +90,7 @@ class Worker {
   std::mutex mutex_;
   std::vector<Call> calls_;
   std::atomic<bool> is_ending_ = false;
-  // Of one peer there may be one that leaves, and another that came after it.
+  // A peer may have a source that is leaving, and another one that came after it.
   std::multimap<Incarnation, std::unique_ptr<Source>> sources_;
   std::map<SessionId, std::unique_ptr<Target>> targets_;
   std::vector<Removal> removals_;
