@@ -28,7 +28,7 @@ def checked_op(function: str, op: object) -> str:
 
 
 def checked_number(function: str, argument: str, value: SupportsIndex, most: int) -> int:
-    """From 0 to `most`."""
+    """The number, which must be from 0 to `most`."""
     try:
         number = operator.index(value)
     except TypeError:

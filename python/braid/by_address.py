@@ -34,11 +34,11 @@ class _Torch(NamedTuple):
     """What is needed of it."""
 
     classes: frozenset[type]
-    """Of tensors that may be plain: others may be anything underneath."""
+    """The type of tensors that may be plain; other types may be anything underneath."""
     strided: Any
     codes: dict[Any, int]
     stream_on: Callable[[int], int]
-    """Of a GPU's number: the handle of its current stream, as torch's own compiled programs ask."""
+    """A GPU's number to the handle of its current stream, as torch's compiled programs ask."""
 
 
 _torch: _Torch | None = None

@@ -6,81 +6,25 @@ the input: torch in, torch out; all else gives NumPy arrays. The GIL is released
 runs.
 """
 
-import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any, Literal, TypeAlias, TypeVar, overload
+from typing import Any, Literal, TypeVar, overload
 
 import numpy as np
 
 from braid import _braid, arrays
-from braid.arguments import Op, checked_counts, checked_op, checked_rank
+from braid.arguments import Op, checked_counts, checked_op
 from braid.arrays import Array, Stream
-from braid.by_address import ByAddress
-from braid.calls import Calls
+from braid.calling import Answer
 from braid.errors import InvalidArgument
-from braid.work import GpuWork, Work
+from braid.rooted import Rooted
+from braid.work import Work
 
 T = TypeVar("T")
-Answer: TypeAlias = Any
-"""A call's result, or with async_op=True its Work."""
 
 
-class Collectives:
+class Collectives(Rooted):
     """What all ranks of a comm call together."""
-
-    def __init__(self, core: _braid.Comm) -> None:
-        self._core = core
-        self._calls = Calls(core)
-        self._by_address = ByAddress(core, self._calls)
-
-    @property
-    def rank(self) -> int:
-        """This process's number, from 0 to size - 1."""
-        return self._core.rank
-
-    @property
-    def size(self) -> int:
-        """How many ranks there are."""
-        return self._core.size
-
-    def _run(
-        self, name: str, body: Callable[[], None], result: T, stream: int, is_async: bool
-    ) -> Answer:
-        """`result` once `body` has run, or its handle."""
-        if not is_async:
-            self._calls.run(name, body)
-            return result
-        gpu = arrays.gpu_of(result)
-        return self._start(name, body, result, gpu, stream)
-
-    def _start(
-        self, name: str, body: Callable[[], None], result: T, gpu: int | None, stream: int
-    ) -> Work[T]:
-        if gpu is None:
-            return self._calls.start(name, body, result)
-        self._calls.run(name, body)
-        return self._enqueued(name, result, gpu, stream)
-
-    def _enqueued(self, name: str, result: T, gpu: int, stream: int) -> Work[T]:
-        """The handle of a call that is on the stream."""
-        check = partial(self._check_gpu, gpu)
-        return GpuWork(name, result, _braid.StreamMark(gpu, stream), check)
-
-    def _short(self, name: str, result: Array, stream: Stream, is_async: bool) -> Answer:
-        """`result` of a call that went by addresses, or its handle."""
-        if not is_async:
-            return result
-        on = arrays.stream_of(result, stream)
-        return self._enqueued(name, result, result.get_device(), on)
-
-    def _check_gpu(self, gpu: int) -> None:
-        """Raises what the work on the GPU has met. Any thread: health() may be asked by each, and
-        a comm whose GPU had trouble takes no calls of another one.
-        """
-        found = json.loads(self._core.health_json()).get("gpu", {"ok": True})
-        if not found["ok"]:
-            _braid.check_gpu(self._core, gpu)
 
     @overload
     def all_gather(
@@ -226,26 +170,39 @@ class Collectives:
         Uneven: block r has counts[r] rows, 0 is fine; send [sum(counts), ...], result
         [counts[rank], ...]. All ranks give the same counts.
         """
-        if counts is None and getattr(send, "is_cuda", False):
+        if counts is not None:
+            return self._reduce_scatter_uneven(send, op, out, counts, stream, async_op)
+        if getattr(send, "is_cuda", False):
             made = self._by_address.reduce_scatter(send, op, out, stream)
             if made is not None:
                 return self._short("reduce_scatter", made, stream, async_op)
         shape = arrays.shape_of(send, "send")
         how = checked_op("reduce_scatter", op)
         on = arrays.stream_of(send, stream)
-        if counts is None:
-            if out is None:
-                rows = arrays.split_rows(shape[0], self.size, "reduce_scatter")
-                out = arrays.empty_rows(send, rows, "send")
-            body = partial(_braid.reduce_scatter, self._core, send, out, how, on)
-            return self._run("reduce_scatter", body, out, on, async_op)
-        row = arrays.row_elements(shape)
+        if out is None:
+            rows = arrays.split_rows(shape[0], self.size, "reduce_scatter")
+            out = arrays.empty_rows(send, rows, "send")
+        body = partial(_braid.reduce_scatter, self._core, send, out, how, on)
+        return self._run("reduce_scatter", body, out, on, async_op)
+
+    def _reduce_scatter_uneven(
+        self,
+        send: Array,
+        op: Op,
+        out: Array,
+        counts: Sequence[int],
+        stream: Stream,
+        is_async: bool,
+    ) -> Answer:
+        row = arrays.row_elements(arrays.shape_of(send, "send"))
+        how = checked_op("reduce_scatter", op)
+        on = arrays.stream_of(send, stream)
         blocks = checked_counts("reduce_scatter", "counts", counts, self.size, row)
         if out is None:
             out = arrays.empty_rows(send, blocks[self.rank], "send")
         elements = [n * row for n in blocks]
         body = partial(_braid.reduce_scatter_v, self._core, send, out, how, elements, on)
-        return self._run("reduce_scatter", body, out, on, async_op)
+        return self._run("reduce_scatter", body, out, on, is_async)
 
     @overload
     def all_to_all(
@@ -341,180 +298,6 @@ class Collectives:
         counts = [n * row for n in sent], [n * row for n in received]
         body = partial(_braid.all_to_all_v, self._core, send, counts[0], out, counts[1], on)
         return self._run("all_to_all", body, out, on, is_async)
-
-    @overload
-    def broadcast(
-        self, buf: T, root: int = 0, *, stream: Stream = None, async_op: Literal[False] = False
-    ) -> T: ...
-    @overload
-    def broadcast(
-        self, buf: T, root: int = 0, *, stream: Stream = None, async_op: Literal[True]
-    ) -> Work[T]: ...
-    def broadcast(
-        self, buf: Array, root: int = 0, *, stream: Stream = None, async_op: bool = False
-    ) -> Any:
-        """Root's `buf` in every rank's `buf`, which is returned.
-
-        Same shape and dtype everywhere.
-        """
-        if getattr(buf, "is_cuda", False):
-            made = self._by_address.broadcast(buf, root, stream)
-            if made is not None:
-                return self._short("broadcast", made, stream, async_op)
-        source = checked_rank("broadcast", "root", root, self.size)
-        on = arrays.stream_of(buf, stream)
-        body = partial(_braid.broadcast, self._core, buf, source, on)
-        return self._run("broadcast", body, buf, on, async_op)
-
-    @overload
-    def reduce(
-        self,
-        buf: T,
-        op: Op = "sum",
-        root: int = 0,
-        out: T | None = None,
-        *,
-        stream: Stream = None,
-        async_op: Literal[False] = False,
-    ) -> T | None: ...
-    @overload
-    def reduce(
-        self,
-        buf: T,
-        op: Op = "sum",
-        root: int = 0,
-        out: T | None = None,
-        *,
-        stream: Stream = None,
-        async_op: Literal[True],
-    ) -> Work[T | None]: ...
-    def reduce(
-        self,
-        buf: Array,
-        op: Op = "sum",
-        root: int = 0,
-        out: Array = None,
-        *,
-        stream: Stream = None,
-        async_op: bool = False,
-    ) -> Any:
-        """The reduction of every rank's `buf` on root, in `buf` itself unless `out` is given; root
-        gets where it is, the others None, and their buffers stay as they are. The same bits as
-        all_reduce.
-
-        On GPUs it costs what all_reduce does.
-        """
-        target = checked_rank("reduce", "root", root, self.size)
-        how = checked_op("reduce", op)
-        on = arrays.stream_of(buf, stream)
-        place = buf if out is None else out
-        body = partial(_braid.reduce, self._core, buf, place, how, target, on)
-        return self._at_root("reduce", body, place, target, buf, on, async_op)
-
-    @overload
-    def gather(
-        self,
-        send: T,
-        root: int = 0,
-        out: T | None = None,
-        *,
-        stream: Stream = None,
-        async_op: Literal[False] = False,
-    ) -> T | None: ...
-    @overload
-    def gather(
-        self,
-        send: T,
-        root: int = 0,
-        out: T | None = None,
-        *,
-        stream: Stream = None,
-        async_op: Literal[True],
-    ) -> Work[T | None]: ...
-    def gather(
-        self,
-        send: Array,
-        root: int = 0,
-        out: Array = None,
-        *,
-        stream: Stream = None,
-        async_op: bool = False,
-    ) -> Any:
-        """Every rank's `send`, one after the other along the first axis, on root; None elsewhere.
-
-        send [a, ...], root's result [size * a, ...]. `out` is looked at on root alone.
-        """
-        target = checked_rank("gather", "root", root, self.size)
-        rows = arrays.shape_of(send, "send")[0]
-        if self.rank == target and out is None:
-            out = arrays.empty_rows(send, self.size * rows, "send")
-        on = arrays.stream_of(send, stream)
-        body = partial(_braid.gather, self._core, send, out, target, on)
-        return self._at_root("gather", body, out, target, send, on, async_op)
-
-    def _at_root(
-        self,
-        name: str,
-        body: Callable[[], None],
-        result: Array,
-        root: int,
-        sent: Array,
-        stream: int,
-        is_async: bool,
-    ) -> Answer:
-        """As _run(), of a call whose result root alone has."""
-        found = result if self.rank == root else None
-        if is_async:
-            return self._start(name, body, found, arrays.gpu_of(sent), stream)
-        self._calls.run(name, body)
-        return found
-
-    @overload
-    def scatter(
-        self,
-        send: T | None,
-        out: T | None = None,
-        root: int = 0,
-        *,
-        stream: Stream = None,
-        async_op: Literal[False] = False,
-    ) -> T: ...
-    @overload
-    def scatter(
-        self,
-        send: T | None,
-        out: T | None = None,
-        root: int = 0,
-        *,
-        stream: Stream = None,
-        async_op: Literal[True],
-    ) -> Work[T]: ...
-    def scatter(
-        self,
-        send: Array,
-        out: Array = None,
-        root: int = 0,
-        *,
-        stream: Stream = None,
-        async_op: bool = False,
-    ) -> Any:
-        """Block `rank` of root's `send`, in `out`, which is returned.
-
-        Root's send [size * a, ...], out [a, ...]. Other ranks' `send` is not looked at and may be
-        None; they need `out`, which says what comes. Root may leave it out.
-        """
-        source = checked_rank("scatter", "root", root, self.size)
-        if out is None and self.rank != source:
-            raise InvalidArgument(
-                f"scatter: argument out: asked for an array on every rank but root {source}, found"
-                " None"
-            )
-        if out is None:
-            rows = arrays.split_rows(arrays.shape_of(send, "send")[0], self.size, "scatter")
-            out = arrays.empty_rows(send, rows, "send")
-        on = arrays.stream_of(out, stream)
-        body = partial(_braid.scatter, self._core, send, out, source, on)
-        return self._run("scatter", body, out, on, async_op)
 
     @overload
     def barrier(self, *, async_op: Literal[False] = False) -> None: ...

@@ -39,9 +39,9 @@ class Link:
     """Where the rate comes from: assumed, specified, measured or paced."""
     can_multicast: bool
     state: str = "up"
-    """Of a GPU's link: up or off."""
+    """up or off, for a GPU's link."""
     how: str = ""
-    """Of a GPU's link: the way bytes go over it, or why it is off."""
+    """The way bytes go over a GPU's link, or why it is off."""
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ def choose_part(rank: int, color: int | None, key: int, address: str) -> Choice:
 
 
 def part_of(choices: list[Choice], rank: int) -> list[Choice]:
-    """Those of `rank`'s part, in their order there; the first one's is where it meets."""
+    """The choices of `rank`'s part, in their order there. The part meets at the first one's."""
     color = choices[rank].color
     return sorted((c for c in choices if c.color == color), key=lambda c: (c.key, c.rank))
 

@@ -16,7 +16,7 @@ from braid.errors import InvalidArgument
 
 Event = dict[str, Any]
 _MOST_BYTES = 1 << 30
-"""Of a file: what has no end (/dev/zero) is not read to it."""
+"""Most bytes of a file: one without an end (/dev/zero) is not read for ever."""
 CLOCKS = ("host", "rank", "monotonic_ns", "realtime_ns")
 
 

@@ -83,7 +83,7 @@ class HostWork(Work[T]):
         return self._result
 
     def finish(self, error: BaseException | None) -> None:
-        """By the thread that made the call."""
+        """Called by the thread that made the call."""
         self._error = error
         self._is_over.set()
 

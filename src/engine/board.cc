@@ -11,8 +11,8 @@ std::atomic_ref<uint64_t> ready_word(PageEntry* entries, uint64_t at) {
   return std::atomic_ref<uint64_t>(*reinterpret_cast<uint64_t*>(entries + at - 1));
 }
 
-// And before that: the word of the transfer, when it is done. What a target writes there too late is
-// the word of a transfer that is over, and nobody looks for that.
+// The entry before that: the word of the transfer, once it is done. A target may write there too
+// late; that is then the word of a transfer that is over, for which nobody looks.
 std::atomic_ref<uint64_t> answer_word(PageEntry* entries, uint64_t at) {
   return std::atomic_ref<uint64_t>(*reinterpret_cast<uint64_t*>(entries + at - 2));
 }

@@ -26,7 +26,7 @@ class ControlSocket {
 
   void queue(FrameType type, uint64_t sequence, uint64_t received, std::string_view body);
   bool has_output() const { return out_at_ < out_.size(); }
-  /// What it holds of frames that were queued, those that are sent in part included.
+  /// Bytes of frames that were queued, also of one that is sent in part.
   size_t output_bytes() const { return out_.size(); }
   /// Sends what the socket takes now. peer_lost when it is closed.
   Status flush();

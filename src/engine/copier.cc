@@ -12,14 +12,15 @@ namespace {
 constexpr size_t kRoundStretches = 1024;
 constexpr size_t kGpuStretches = 8192;
 constexpr size_t kLongCopies = 64;  // of one call of the driver
-// Of one launch, while more of the list is being written: the first so many, then so many times what
-// was begun. A GPU copies a page of 8 KiB in 6 ns, a processor writes an entry in 0.7.
+// How many pages a launch has while the list is still being written: the first this many, each
+// later one this many times what was begun before. A GPU copies a page of 8 KiB in 6 ns, a
+// processor writes an entry of the list in 0.7 ns.
 constexpr uint64_t kFirstPages = 8192;
 constexpr uint64_t kTimesBegun = 7;
 constexpr uint64_t kMostFarBytes =
     128 << 20;  // of one launch over PCIe, so that a cancel is heard soon
 
-/// As messages name them: "2", or "2, 3, 7".
+/// The regions as messages name them: "2", or "2, 3, 7".
 std::string regions_of(const Pull& pull) {
   std::string out;
   for (const Plane& plane : pull.planes)
@@ -283,7 +284,7 @@ Result<bool> Copier::copy_pages(CopyOrder& order, const Pairs& pairs) {
   return true;
 }
 
-// What is pulled by place was gathered by the list, which was all there for that.
+// To be pulled by place, pages were gathered by their list, so all of the list is there.
 uint64_t Copier::num_listed(const PageRun& run) const {
   return run.is_by_place != 0 ? run.count : board_.num_ready(run.list_at, run.count);
 }
@@ -320,7 +321,7 @@ Result<Stretch> Copier::stretch(const CopyOrder& order, size_t number, const Pai
   return Stretch{out.source_address + begun, out.target_offset + begun, out.bytes - begun};
 }
 
-/// As many of the stretches that are left as one slot holds, and one round copies: where each lies in
+/// The next stretches, as many as one slot holds and one round copies, with the place of each in
 /// the slot.
 Result<std::vector<Copier::InSlot>> Copier::fill_slot(const CopyOrder& order,
                                                       const Pairs& pairs) const {

@@ -100,7 +100,7 @@ class Copier {
   using Pairs = std::vector<Pair>;
 
   Result<Pairs> find(const Pull& pull) const;
-  /// As much of the order as there is room for now; whether anything was begun.
+  /// Begins as much of the order as there is room for. Whether anything was begun.
   Result<bool> begin(CopyOrder& order, const Pairs& pairs);
   Result<Stretch> stretch(const CopyOrder& order, size_t number, const Pairs& pairs) const;
   /// Stretches or pages, from the first on, that can be read by now.

@@ -12,7 +12,7 @@ namespace {
 
 using sys::CoreSet;
 
-// Of a worker's thread that was set to some cores; null on all others.
+// The cores of a worker's thread that was set to some; null on all other threads.
 struct Settled {
   sys::Cores* affinity = nullptr;
   CoreSet near, wide;

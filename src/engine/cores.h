@@ -17,7 +17,7 @@
 
 namespace braid::engine {
 
-/// What choose_cores() decides by.
+/// The facts by which choose_cores() decides.
 struct CoreFacts {
   const sys::Sysfs& sysfs;
   std::vector<sys::Interface> interfaces;  // of this host
@@ -30,13 +30,15 @@ struct CoreChoice {
   std::string why;     // "near eth0 (node 1)"
 };
 
-/// Of the usable cores those near any of the NICs; with a GPU that is near one of them, only those near
-/// the GPU, too. Near the GPU where no NIC has cores: bonds, VLANs, virtio, loopback and the host's own
-/// copies have none. Empty when there are none, or when they are all usable ones, as on one node.
+/// Usable cores that are near any of the NICs; if the GPU is near one of those NICs, only cores
+/// that are near the GPU as well. Cores near the GPU where no NIC has any: bonds, VLANs, virtio,
+/// loopback and the host's own copies have none. Empty when there are none, or when all usable
+/// cores are near, as on a machine of one node.
 CoreChoice choose_cores(const CoreFacts& facts);
 
-/// Sets the calling thread, which is to be a worker, by its engine's options; ground.worker_cores says
-/// where it runs and why. A kernel that refuses is warned about, and not asked again.
+/// Sets the calling thread, which is to be a worker, to cores by its engine's options;
+/// ground.worker_cores then says where it runs and why. Where the kernel refuses, a warning says
+/// so, and it is not asked again.
 void settle_worker(Ground& ground);
 
 /// While it lives, a worker's thread may run wherever its engine's maker may, and so may threads that

@@ -31,7 +31,7 @@ struct Expectation {
   Flag flag;
 };
 
-/// What whoever made a count be reached has to do then, without a lock.
+/// What a thread must do, without a lock, once it has made a count be reached.
 struct Reached {
   Callback callback;          // of a ticket that has ended: to be run
   TicketPtr ticket;           // of another one, which ends when its flag is written; null: none
@@ -40,7 +40,7 @@ struct Reached {
 
 class Counters {
  public:
-  /// Of the expectation that this fulfils; else nothing is to be done.
+  /// What is to be done for the expectation that this fulfils; nothing if it fulfils none.
   Reached add(uint32_t immediate, uint64_t count);
   /// invalid_argument when somebody expects this immediate already. As above when the count was there.
   Result<Reached> expect(uint32_t immediate, Expectation expectation);
@@ -49,10 +49,10 @@ class Counters {
   Callback forget(uint32_t immediate, Status why, const Ticket* only = nullptr);
   /// The same, and what has arrived is not counted any more.
   Callback discard(uint32_t immediate, Status why);
-  /// Ends all of them, and with the same words each that comes later: a callback may expect anew what
-  /// was cancelled, and nobody would end that.
+  /// Ends all expectations, and with the same words each that comes later: a callback may expect
+  /// anew what was cancelled, and that would never end.
   std::vector<Callback> forget_all(const Status& why);
-  /// What has arrived and nobody has taken.
+  /// How many have arrived and were not taken.
   uint64_t count(uint32_t immediate) const;
   /// Immediates that have a count or are expected.
   size_t num_kept() const;

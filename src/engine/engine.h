@@ -46,7 +46,7 @@ struct RemoteSpot {
   uint64_t offset = 0;
 };
 
-/// What a transfer tells, and by when it must have ended.
+/// What the target is told of a transfer, and by when the transfer must have ended.
 struct TransferOptions {
   std::optional<uint32_t> immediate;  // writes only
   std::string notification;           // at most 64 KiB; delivered behind all bytes; empty: none
@@ -94,7 +94,7 @@ class Engine {
   /// Leaves its peers and ends: transfers under way become `cancelled`.
   ~Engine();
 
-  /// By which peers reach this engine. Opaque, may be shipped by any means; holds no secret.
+  /// How peers reach this engine. Opaque, to be shipped by any means; holds no secret.
   std::string address() const;
   const Address& self() const { return ground_.self; }
 

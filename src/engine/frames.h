@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "base/status.h"
@@ -166,5 +168,17 @@ Result<Fence> decode_fence(std::string_view body);
 Result<RegionNote> decode_region_note(std::string_view body);
 Result<Done> decode_done(std::string_view body);
 Result<Refused> decode_refused(std::string_view body);
+
+/// Gives take() what a body says. Not ok: it could not be decoded, or take() answers so.
+template <typename Body, typename Take>
+Status take_body(Result<Body> body, Take&& take) {
+  if (!body.ok()) return body.status();
+  if constexpr (std::is_void_v<std::invoke_result_t<Take, Body>>) {
+    take(std::move(body).value());
+    return {};
+  } else {
+    return take(std::move(body).value());
+  }
+}
 
 }  // namespace braid::engine

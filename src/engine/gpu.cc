@@ -173,7 +173,8 @@ Result<uint64_t> Gpu::begin(size_t queue, std::span<const PageCopy> copies, size
   return fly(*flight, queues_[queue]);
 }
 
-// Of short pages of one plane every block reads an entry of its own: to bring them first takes longer.
+// With short pages of one plane every block reads an entry of its own, and to bring the list first
+// takes longer than that.
 Status Gpu::fetch_list(Queue& queue, PageJob& job) {
   constexpr uint32_t kMostBlocks = 64;
   const bool is_read_once = job.page_bytes <= kPageWarps * kPartBytes && job.num_planes == 1;

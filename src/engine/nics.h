@@ -18,7 +18,7 @@ namespace braid::engine {
 
 inline constexpr size_t kMostChosenNics = 8;
 
-/// What choose_nics() decides by.
+/// The facts by which choose_nics() decides.
 struct NicFacts {
   std::vector<sys::FabricInterface> interfaces;  // of all providers of RDMA
   std::vector<std::string> addresses;            // of the control port, without wildcards
@@ -26,7 +26,8 @@ struct NicFacts {
   std::string tcp_provider = "tcp";              // of libfabric, for these addresses
 };
 
-/// efa where it is, else verbs (by libibverbs, else by libfabric), else tcp by `addresses`; one for each device, kMostChosenNics at most.
+/// efa where there is any, else verbs (by libibverbs, else by libfabric), else tcp by `addresses`:
+/// one for each device, kMostChosenNics at most.
 std::vector<NicRequest> choose_nics(const NicFacts& facts);
 /// The same by this machine's facts. No NIC at all for loopback without libfabric when
 /// `uses_local`: peers of this host are reached without one.
@@ -34,7 +35,8 @@ Result<std::vector<NicRequest>> find_nics(std::span<const std::string> hosts, bo
 /// "tcp:127.0.0.1", "verbs:mlx5_0", "shm": a provider, then where. invalid_argument: no provider.
 Result<NicRequest> parse_nic(std::string_view text);
 
-/// With a token whoever holds it may connect by any address; without one this host alone may.
+/// Where to listen: with a token at all addresses, since only its holders may connect; else for
+/// this host alone.
 std::vector<std::string> choose_hosts(bool has_token, std::span<const sys::Interface> interfaces);
 Result<std::vector<std::string>> find_hosts(bool has_token);
 

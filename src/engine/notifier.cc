@@ -43,8 +43,8 @@ void Notifier::serve() {
     } catch (const std::exception& thrown) {  // the user's own; the engine has none
       log::error("engine", "a callback threw: {}", thrown.what());
     }
-    // What the call holds is the user's, and may call the engine when it is destroyed, which may
-    // come back here for a callback of its own.
+    // The call may hold objects of the user's whose end calls the engine, which may come back here
+    // with a callback of its own.
     call = nullptr;
     lock.lock();
   }

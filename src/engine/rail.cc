@@ -10,13 +10,13 @@ namespace braid::engine {
 namespace {
 constexpr int64_t kFirstPauseNs = 100'000'000;
 constexpr int64_t kLongestPauseNs = 10'000'000'000;
-// What a rail may have out: so much time's worth at its rate, within bounds. Less starves it
-// between two polls; more makes a slow rail hold up the end of a transfer.
+// How many bytes a rail may have under way: as many as it moves in this time, within bounds. Fewer
+// starve it between two polls; more let a slow rail hold up the end of a transfer.
 constexpr double kWorthNs = 20e6;
 constexpr uint64_t kLeastRoomBytes = 1 << 20;
 constexpr uint64_t kMostRoomBytes = 8 << 20;
 constexpr uint64_t kFirstRoomBytes = 2 << 20;  // before a rate is known
-constexpr int64_t kNudgeNs = 200'000;          // nothing of a read has completed for so long
+constexpr int64_t kNudgeNs = 200'000;          // since something of a read has completed
 constexpr size_t kMostNudges = 32;
 // Some providers tell of one completion twice. The one that is used again is the one that rested
 // longest, behind so many others: a late second word must not end another piece.
@@ -63,10 +63,10 @@ Status Rail::post_probe() {
   return {};
 }
 
-// Who reads over TCP asks and waits, so its kernel keeps acknowledgements back for up to 40 ms: it
-// expects to send something that carries them. A target whose congestion control is BBR has a few
-// segments out, on loopback, and then waits for one. What we send carries it; 8 bytes that say nothing
-// do. Pulls of 64 MiB: docs/decisions/0042-reads-that-nudge.md.
+// A reader over TCP asks and waits, so its kernel keeps acknowledgements back for up to 40 ms: it
+// expects to send something that carries them. A target with BBR for congestion control sends a few
+// segments, on loopback, and then waits for one. Whatever we send carries it, so we send 8 bytes
+// that say nothing. Pulls of 64 MiB: docs/decisions/0042-reads-that-nudge.md.
 Status Rail::nudge(int64_t now) {
   if (num_reads_ == 0 || now - heard_ns_ < kNudgeNs || num_nudges_ == kMostNudges ||
       !nic_->domain->limits().delays_acknowledgements)

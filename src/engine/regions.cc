@@ -16,7 +16,8 @@ Status no_region(uint64_t id) {
                           id);
 }
 
-// Of the word that the last byte lies in, which is in one page: a file that is cut loses its last pages.
+// Reads the word that the last byte lies in, which is in one page: a file that was cut lacks its
+// last pages.
 bool is_end_readable(const Region& region) {
   const uint64_t last = reinterpret_cast<uint64_t>(region.base) + region.bytes - 1;
   return sys::is_readable(sys::pointer_to<void>(last & ~uint64_t{sizeof(uint64_t) - 1}));
@@ -160,8 +161,8 @@ bool Regions::begin_use(const std::shared_ptr<Region>& region) {
   return true;
 }
 
-// What went back to an allocator that keeps it looks as before. What is behind the end of a file that was
-// cut is mapped as before, and whoever touches it is ended.
+// Memory that went back to an allocator which keeps it looks as before. Memory behind the end of a
+// file that was cut is still mapped, and a process that touches it is ended.
 bool Regions::is_freed(Region& region) {
   if (region.device >= 0 || region.is_freed) return region.is_freed;
   const bool is_mapped = sys::is_mapped(region.base, region.bytes);

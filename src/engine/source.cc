@@ -126,51 +126,35 @@ void Source::attach(int64_t now) {
 }
 
 Status Source::on_frame(const Frame& frame) {
+  const std::string_view body = frame.body;
   switch (frame.type) {
-    case FrameType::kAccept: {
-      BRAID_ASSIGN_OR_RETURN(const Accept accept, decode_accept(frame.body));
-      return on_accept(accept);
-    }
-    case FrameType::kRailReady: {
-      BRAID_ASSIGN_OR_RETURN(const RailReady ready, decode_rail_ready(frame.body));
-      on_rail_ready(ready);
-      return {};
-    }
-    case FrameType::kBoardReady: {
-      BRAID_ASSIGN_OR_RETURN(const BoardAnswer answer, decode_board_answer(frame.body));
-      on_board_ready(answer);
-      return {};
-    }
-    case FrameType::kPulled: {
-      BRAID_ASSIGN_OR_RETURN(const Pulled pulled, decode_pulled(frame.body));
-      if (ground_.stage != nullptr) ground_.stage->give_back(pulled.transfer, pulled.slot);
-      return {};
-    }
-    case FrameType::kDone: {
-      BRAID_ASSIGN_OR_RETURN(const Done done, decode_done(frame.body));
-      for (const uint64_t transfer : done.transfers) on_done(transfer);
-      return {};
-    }
-    case FrameType::kRefused: {
-      BRAID_ASSIGN_OR_RETURN(const Refused refused, decode_refused(frame.body));
-      on_refused(refused);
-      return {};
-    }
-    case FrameType::kCancelled: {
-      BRAID_ASSIGN_OR_RETURN(const TransferNote note, decode_transfer_note(frame.body));
-      on_cancelled(note.transfer);
-      return {};
-    }
-    case FrameType::kFenced: {
-      BRAID_ASSIGN_OR_RETURN(const Fence fence, decode_fence(frame.body));
-      on_fenced(fence);
-      return {};
-    }
-    case FrameType::kGone: {
-      BRAID_ASSIGN_OR_RETURN(const RegionNote note, decode_region_note(frame.body));
-      on_gone(note.region);
-      return {};
-    }
+    case FrameType::kAccept:
+      return take_body(decode_accept(body),
+                       [&](const Accept& accept) { return on_accept(accept); });
+    case FrameType::kRailReady:
+      return take_body(decode_rail_ready(body),
+                       [&](const RailReady& ready) { on_rail_ready(ready); });
+    case FrameType::kBoardReady:
+      return take_body(decode_board_answer(body),
+                       [&](const BoardAnswer& answer) { on_board_ready(answer); });
+    case FrameType::kPulled:
+      return take_body(decode_pulled(body), [&](const Pulled& pulled) {
+        if (ground_.stage != nullptr) ground_.stage->give_back(pulled.transfer, pulled.slot);
+      });
+    case FrameType::kDone:
+      return take_body(decode_done(body), [&](const Done& done) {
+        for (const uint64_t transfer : done.transfers) on_done(transfer);
+      });
+    case FrameType::kRefused:
+      return take_body(decode_refused(body), [&](const Refused& refused) { on_refused(refused); });
+    case FrameType::kCancelled:
+      return take_body(decode_transfer_note(body),
+                       [&](const TransferNote& note) { on_cancelled(note.transfer); });
+    case FrameType::kFenced:
+      return take_body(decode_fence(body), [&](const Fence& fence) { on_fenced(fence); });
+    case FrameType::kGone:
+      return take_body(decode_region_note(body),
+                       [&](const RegionNote& note) { on_gone(note.region); });
     case FrameType::kLeave: lose(peer_lost("'{}' has closed its engine", target_.name)); return {};
     default: return invalid_argument("a frame of type {}", static_cast<int>(frame.type));
   }
@@ -195,7 +179,7 @@ Status Source::on_accept(const Accept& accept) {
     return {};
   }
   for (size_t i = 0; i < rails_.size(); ++i) call(i, now_ns());
-  // What was submitted before there was a way.
+  // Transfers that were submitted before there was a way.
   const std::deque<uint64_t> waiting = std::exchange(queue_, {});
   for (const uint64_t id : waiting) {
     const auto found = transfers_.find(id);

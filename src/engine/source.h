@@ -4,9 +4,10 @@
 //   dialling --handshake--> opening --ACCEPT--> up --lease, LEAVE or goodbye--> lost
 //                 ^______________________________|  a socket that broke, within the lease
 //
-// Who leaves takes all transfers back first and stays until each has ended as a cancelled one does:
-// a target of this host that is told nothing would go on writing into memory of a read's caller, and
-// what lies in a socket would land behind the end of its write.
+// A source that leaves takes all transfers back first, and stays until each has ended as a
+// cancelled one does: a target of this host that is told nothing would go on writing into the
+// memory of a read's caller, and bytes that lie in a socket would land after the end of their
+// write.
 //
 // A transfer:
 //

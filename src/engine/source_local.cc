@@ -12,7 +12,7 @@ constexpr size_t kBoardStretches = 64;        // from so many on, lists of pages
 constexpr uint64_t kLeastStaged = 256 << 10;  // less is through the target's slot sooner
 constexpr size_t kMostGathered = 4096;        // stretches of a slot
 
-/// As it lies, not staged.
+/// The plane where its memory lies, not in the stage.
 Plane plane_of(const TransferPlane& plane) {
   const bool is_of_gpu = plane.local->device >= 0;
   return {plane.remote->id, is_of_gpu ? plane.local->id : 0, plane.our_address(),
@@ -126,7 +126,7 @@ void Source::close_board() {
 
 // --- the stage ---
 
-// What the host's memory holds goes to a GPU by ours, where ours reaches it.
+// Memory of the host goes to a peer's GPU by way of our own GPU, where that reaches it.
 bool Source::wants_stage(const Transfer& t) {
   const auto is_reached = [](const TransferPlane& plane) {
     return plane.local->device < 0 && plane.local->address != 0 && plane.remote->device >= 0;
@@ -234,7 +234,7 @@ Result<bool> Source::gather_pages(Transfer& t, uint32_t slot, Gathered& out) {
   return true;
 }
 
-// Of one plane: that is what a pull of stretches can name.
+// Stretches of one plane alone, since a pull of stretches names one plane.
 Result<bool> Source::gather_stretches(Transfer& t, uint32_t slot, Gathered& out) {
   const uint32_t number = t.next_plane();
   const TransferPlane& plane = t.planes[number];

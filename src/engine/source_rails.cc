@@ -51,7 +51,7 @@ void Source::landed(const Rail::Flight& flight) {
   settle(t);
 }
 
-// What follows when nothing of a transfer flies any more.
+// Goes on with a transfer of which no piece is on a rail any more.
 void Source::settle(Transfer& t) {
   if (t.num_flying != 0 || t.has_pieces()) return;
   if (t.state == Transfer::State::kEnding) return finish(t, t.ending);
@@ -163,7 +163,8 @@ void Source::rail_failed(size_t index, const Status& why, int64_t now) {
   session_.send(FrameType::kFence, encode(fence));
 }
 
-// What took a rail down may have been that there is nothing to read: it would take down every one.
+// Memory of ours that cannot be read any more takes a rail down, and would take down each of them
+// in turn.
 bool Source::end_if_freed(Transfer& t, int64_t now) {
   if (t.planes.empty() || t.state != Transfer::State::kPosting) return false;
   ground_.regions.note_freed();

@@ -16,8 +16,8 @@ inline bool has_few_processors() {
 
 inline int64_t long_spin_ns() { return has_few_processors() ? 20'000 : 1'000'000; }
 
-/// Of a worker, behind whatever moved last. On a host of two processors each write concerns three
-/// threads: one that spins holds up the one that waits for the write.
+/// How long a worker spins after something has moved. On a host of two processors each write takes
+/// three threads, and one that spins holds up the one that waits for the write.
 inline int64_t short_spin_ns() { return has_few_processors() ? 5'000 : 50'000; }
 
 }  // namespace braid::engine

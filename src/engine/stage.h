@@ -19,15 +19,15 @@ class Stage {
   static constexpr size_t kSlots = 4;
   struct Slot {
     sys::DevicePtr address = 0;
-    uint64_t transfer = 0;  // whose it is; 0: nobody's
+    uint64_t transfer = 0;  // that has it; 0: none
   };
 
   static Result<std::unique_ptr<Stage>> create(Gpu& gpu, Regions& regions);
   ~Stage();
 
-  /// Of the GPU, in which slots are filled.
+  /// The GPU's queue in which slots are filled.
   size_t queue() const { return queue_; }
-  /// What targets are lent.
+  /// The region that targets are lent.
   const Region& region() const { return *region_; }
   /// A slot, the transfer's until it is given back; by its number from 1 on. 0: all are in use.
   uint32_t take(uint64_t transfer);

@@ -1,9 +1,10 @@
 // Engine: transfers, checked by whoever asks for them and handed to the worker.
 #include <algorithm>
 #include <limits>
-#include <optional>
 
+#include "engine/checks.h"
 #include "engine/engine.h"
+#include "engine/page_sides.h"
 #include "engine/worker.h"
 
 namespace braid::engine {
@@ -11,240 +12,9 @@ namespace {
 
 constexpr size_t kLeastListed = 16;  // pages; fewer go as stretches
 
-bool is_within(uint64_t offset, uint64_t bytes, uint64_t whole) {
-  return offset <= whole && bytes <= whole - offset;
-}
-
-Status check_ends(const char* what, const std::shared_ptr<Region>& local,
-                  const RemoteRegion& remote) {
-  if (local == nullptr) return invalid_argument("{}: it has no region of ours", what);
-  if (remote == nullptr) return invalid_argument("{}: it has no region of a peer", what);
-  return {};
-}
-
-/// A region as messages name it.
-struct Named {
-  uint64_t id = 0, bytes = 0;
-  const std::string* owner = nullptr;  // null: ours
-  std::string text() const {
-    return owner == nullptr ? fmt::format("our region {}", id)
-                            : fmt::format("region {} of '{}'", id, *owner);
-  }
-};
-
-Named name(const Region& region) { return {region.id, region.bytes, nullptr}; }
-Named name(const RegionDescriptor& region) { return {region.id, region.bytes, &region.owner.name}; }
-
-Status check_spot(const char* what, const Named& region, uint64_t offset, uint64_t bytes) {
-  if (is_within(offset, bytes, region.bytes)) return {};
-  return invalid_argument("{}: {} bytes at offset {} of {}, which has {} bytes", what, bytes,
-                          offset, region.text(), region.bytes);
-}
-
-Status check_page(const char* what, const Named& region, uint64_t index, uint64_t id,
-                  uint64_t offset, uint64_t stride, uint64_t bytes) {
-  const bool overflows =
-      stride != 0 && id > (std::numeric_limits<uint64_t>::max() - offset) / stride;
-  if (!overflows && is_within(offset + id * stride, bytes, region.bytes)) return {};
-  return invalid_argument(
-      "{}: page {} of the list, number {}, lies outside of {} ({} bytes a page, stride {}, offset "
-      "{}, the region has {} bytes)",
-      what, index, id, region.text(), bytes, stride, offset, region.bytes);
-}
-
-// An offset that is too large stays so.
-uint64_t sum(uint64_t a, uint64_t b) {
-  constexpr uint64_t kMost = std::numeric_limits<uint64_t>::max();
-  return a > kMost - b ? kMost : a + b;
-}
-
-// Neighbours on both sides travel as one; only with those from `begin` on.
-void append(std::vector<Stretch>& out, size_t begin, const Stretch& next) {
-  if (out.size() > begin) {
-    Stretch& last = out.back();
-    if (last.source_address + last.bytes == next.source_address &&
-        last.target_offset + last.bytes == next.target_offset) {
-      last.bytes += next.bytes;
-      return;
-    }
-  }
-  out.push_back(next);
-}
-
-/// One side of a list of pages, in one plane.
-struct PageSide {
-  uint64_t offset = 0, stride = 0, page_bytes = 0;
-  Named region;
-  uint64_t at(uint64_t id) const { return offset + id * stride; }
-
-  /// Whether pages up to this number lie inside.
-  bool holds(uint64_t most) const {
-    const uint64_t whole = region.bytes;
-    const bool has_page = offset <= whole && page_bytes <= whole - offset;
-    return has_page && (stride == 0 || most <= (whole - offset - page_bytes) / stride);
-  }
-};
-
-/// Numbers of pages on one side.
-// The bits of all numbers together are no less than the highest: mostly one look at them is enough for
-// all planes, and takes a quarter of a nanosecond a page.
-class PageIds {
- public:
-  explicit PageIds(std::span<const uint64_t> ids) : ids_(ids) {
-    for (const uint64_t id : ids) bits_ |= id;
-  }
-  uint64_t bits() const { return bits_; }
-  /// Whether all pages lie inside.
-  Status check(const std::string& what, const PageSide& side) {
-    if (ids_.empty() || side.holds(bits_)) return {};
-    if (!most_) most_ = *std::max_element(ids_.begin(), ids_.end());
-    if (side.holds(*most_)) return {};
-    for (size_t i = 0; i < ids_.size(); ++i)
-      BRAID_RETURN_IF_ERROR(check_page(what.c_str(), side.region, i, ids_[i], side.offset,
-                                       side.stride, side.page_bytes));
-    return {};
-  }
-
- private:
-  const std::span<const uint64_t> ids_;
-  uint64_t bits_ = 0;
-  std::optional<uint64_t> most_;
-};
-
-/// A list of pages as a connection has it: the requester's side, and the target's.
-struct PageSides {
-  std::span<const uint64_t> our_ids, their_ids;
-  uint64_t page_bytes = 0;
-  uint64_t our_stride = 0, their_stride = 0;
-  std::vector<TransferPlane> planes;
-
-  PageSide ours(size_t plane) const {
-    return {planes[plane].our_offset, our_stride, page_bytes, name(*planes[plane].local)};
-  }
-  PageSide theirs(size_t plane) const {
-    return {planes[plane].their_offset, their_stride, page_bytes, name(*planes[plane].remote)};
-  }
-  /// Of all planes, which then know where theirs end.
-  std::vector<Stretch> cut() {
-    std::vector<Stretch> all;
-    all.reserve(our_ids.size() * planes.size());
-    for (TransferPlane& plane : planes) {
-      const size_t begin = all.size();
-      for (size_t i = 0; i < our_ids.size(); ++i)
-        append(all, begin,
-               {plane.our_address() + our_ids[i] * our_stride,
-                plane.their_offset + their_ids[i] * their_stride, page_bytes});
-      plane.stretches_end = all.size();
-    }
-    return all;
-  }
-  PageRun run(const Listing& listing) const {
-    PageRun out;
-    out.count = listing.count();
-    out.list_at = listing.at();
-    out.page_bytes = page_bytes;
-    out.source_stride = our_stride;
-    out.target_stride = their_stride;
-    return out;
-  }
-};
-
-PageSides sides_of(Transfer::Kind kind, std::span<const PagePlane> planes, const PageList& list) {
-  const uint64_t source_stride = list.source_stride != 0 ? list.source_stride : list.page_bytes;
-  const uint64_t target_stride = list.target_stride != 0 ? list.target_stride : list.page_bytes;
-  const bool is_read = kind == Transfer::Kind::kRead;
-  PageSides out;
-  out.page_bytes = list.page_bytes;
-  out.our_ids = is_read ? list.target_ids : list.source_ids;
-  out.their_ids = is_read ? list.source_ids : list.target_ids;
-  out.our_stride = is_read ? target_stride : source_stride;
-  out.their_stride = is_read ? source_stride : target_stride;
-  out.planes.reserve(planes.size());
-  for (const auto& [ours, theirs, our_offset, their_offset] : planes)
-    out.planes.push_back({ours, theirs,
-                          sum(our_offset, is_read ? list.target_offset : list.source_offset),
-                          sum(their_offset, is_read ? list.source_offset : list.target_offset)});
-  return out;
-}
-
-/// What messages call a plane of a call: nothing, where there is one.
-std::string name_plane(const char* what, size_t plane, size_t num_planes) {
-  return num_planes == 1 ? what : fmt::format("{}: plane {}", what, plane);
-}
-
-const char* kind_of(int device) { return device < 0 ? "the host" : "a GPU"; }
-
-/// That a call moves all planes one way.
-Status check_planes(const char* what, std::span<const PagePlane> planes) {
-  if (planes.empty() || planes.size() > kMostPlanes)
-    return invalid_argument("{}: asked for 1 to {} planes, found {}", what, kMostPlanes,
-                            planes.size());
-  for (size_t i = 0; i < planes.size(); ++i) {
-    const PagePlane &plane = planes[i], &first = planes.front();
-    if (plane.ours == nullptr || plane.theirs == nullptr)
-      return check_ends(name_plane(what, i, planes.size()).c_str(), plane.ours, plane.theirs);
-    if (plane.theirs->owner.incarnation != first.theirs->owner.incarnation)
-      return invalid_argument("{}: plane {}: {} is not of the peer of plane 0, '{}'", what, i,
-                              name(*plane.theirs).text(), first.theirs->owner.name);
-    if (plane.ours->device != first.ours->device)
-      return invalid_argument("{}: plane {}: {} is memory of {}, that of plane 0 of {}", what, i,
-                              name(*plane.ours).text(), kind_of(plane.ours->device),
-                              kind_of(first.ours->device));
-    if (plane.theirs->device != first.theirs->device)
-      return invalid_argument("{}: plane {}: {} is memory of {}, that of plane 0 of {}", what, i,
-                              name(*plane.theirs).text(), kind_of(plane.theirs->device),
-                              kind_of(first.theirs->device));
-  }
-  return {};
-}
-
-/// That every page of every plane lies inside; the bits that their numbers have.
-Result<uint64_t> check_pages(const char* what, const PageSides& sides) {
-  PageIds ours(sides.our_ids), theirs(sides.their_ids);
-  const size_t count = sides.planes.size();
-  const auto named = [&](size_t plane) { return name_plane(what, plane, count); };
-  for (size_t i = 0; i < count; ++i) {
-    if (!sides.ours(i).holds(ours.bits()))
-      BRAID_RETURN_IF_ERROR(ours.check(named(i), sides.ours(i)));
-    if (!sides.theirs(i).holds(theirs.bits()))
-      BRAID_RETURN_IF_ERROR(theirs.check(named(i), sides.theirs(i)));
-  }
-  return ours.bits() | theirs.bits();
-}
-
 const char* name_of(Transfer::Kind kind, bool has_pages) {
   if (kind == Transfer::Kind::kRead) return has_pages ? "read_pages" : "read";
   return has_pages ? "write_pages" : "write";
-}
-
-Status check_list(const char* what, std::span<const PagePlane> planes, const PageList& list) {
-  if (list.source_ids.size() != list.target_ids.size())
-    return invalid_argument("{}: {} pages of the source, {} of the target", what,
-                            list.source_ids.size(), list.target_ids.size());
-  if (list.page_bytes == 0 && !list.source_ids.empty())
-    return invalid_argument("{}: pages of 0 bytes", what);
-  const uint64_t all = list.source_ids.size() * planes.size();
-  if (all > std::numeric_limits<uint32_t>::max())
-    return invalid_argument("{}: {} pages, more than a count holds", what, all);
-  const bool overlaps = (list.target_stride != 0 && list.target_stride < list.page_bytes) ||
-                        (list.source_stride != 0 && list.source_stride < list.page_bytes);
-  if (overlaps)
-    return invalid_argument(
-        "{}, {}: pages of {} bytes overlap with strides of {} (source) and {} (target)", what,
-        name(*planes.front().theirs).text(), list.page_bytes, list.source_stride,
-        list.target_stride);
-  return {};
-}
-
-// A copy into such memory would end the process whose it is.
-Status check_writable(const std::string& what, Transfer::Kind kind,
-                      std::span<const TransferPlane> planes) {
-  const bool is_read = kind == Transfer::Kind::kRead;
-  for (const auto& [local, remote, ours, theirs, end] : planes)
-    if (is_read ? local->is_read_only : remote->is_read_only)
-      return invalid_argument("{}: {} was read-only memory when it was registered", what,
-                              (is_read ? name(*local) : name(*remote)).text());
-  return {};
 }
 
 }  // namespace
@@ -334,8 +104,8 @@ Result<std::unique_ptr<Transfer>> Engine::make_write(const LocalSpot& source,
   BRAID_RETURN_IF_ERROR(check_ends("write", source.region, target.region));
   const Region& local = *source.region;
   const RegionDescriptor& remote = *target.region;
-  BRAID_RETURN_IF_ERROR(check_spot("write", name(local), source.offset, bytes));
-  BRAID_RETURN_IF_ERROR(check_spot("write", name(remote), target.offset, bytes));
+  BRAID_RETURN_IF_ERROR(check_spot("write", RegionName(local), source.offset, bytes));
+  BRAID_RETURN_IF_ERROR(check_spot("write", RegionName(remote), target.offset, bytes));
   std::vector<Stretch> stretches;
   if (bytes != 0)
     stretches.push_back(
@@ -356,8 +126,8 @@ Result<TicketPtr> Engine::read(const LocalSpot& target, const RemoteSpot& source
   BRAID_RETURN_IF_ERROR(check_ends("read", target.region, source.region));
   const Region& local = *target.region;
   const RegionDescriptor& remote = *source.region;
-  BRAID_RETURN_IF_ERROR(check_spot("read", name(local), target.offset, bytes));
-  BRAID_RETURN_IF_ERROR(check_spot("read", name(remote), source.offset, bytes));
+  BRAID_RETURN_IF_ERROR(check_spot("read", RegionName(local), target.offset, bytes));
+  BRAID_RETURN_IF_ERROR(check_spot("read", RegionName(remote), source.offset, bytes));
   std::vector<Stretch> stretches;
   if (bytes != 0)
     stretches.push_back(
@@ -373,12 +143,10 @@ Result<TicketPtr> Engine::read(const LocalSpot& target, const RemoteSpot& source
 Result<TicketPtr> Engine::pages(Transfer::Kind kind, std::span<const PagePlane> planes,
                                 const PageList& list, TransferOptions options) {
   const char* what = name_of(kind, true);
-  BRAID_RETURN_IF_ERROR(check_planes(what, planes));
-  BRAID_RETURN_IF_ERROR(check_list(what, planes, list));
-  PageSides sides = sides_of(kind, planes, list);
-  BRAID_ASSIGN_OR_RETURN(const uint64_t bits, check_pages(what, sides));
+  BRAID_ASSIGN_OR_RETURN(PageSides sides, PageSides::of(what, kind, planes, list));
+  BRAID_ASSIGN_OR_RETURN(const uint64_t bits, sides.check(what));
   const Address& peer = planes.front().theirs->owner;
-  const size_t all = sides.our_ids.size() * planes.size();
+  const size_t all = sides.num_pages();
   std::shared_ptr<Listing> listing;
   if (const auto board = ground_.boards.find(peer.incarnation);
       board != nullptr && bits <= std::numeric_limits<uint32_t>::max() && all >= kLeastListed)
@@ -433,9 +201,9 @@ Result<TicketPtr> Engine::move_ranges(Transfer::Kind kind, const std::shared_ptr
   std::vector<Stretch> stretches;
   stretches.reserve(ranges.size());
   for (const auto& [ours, theirs, bytes] : ranges) {
-    BRAID_RETURN_IF_ERROR(check_spot(what, name(*local), ours, bytes));
-    BRAID_RETURN_IF_ERROR(check_spot(what, name(*remote), theirs, bytes));
-    if (bytes != 0) append(stretches, 0, {base + ours, theirs, bytes});
+    BRAID_RETURN_IF_ERROR(check_spot(what, RegionName(*local), ours, bytes));
+    BRAID_RETURN_IF_ERROR(check_spot(what, RegionName(*remote), theirs, bytes));
+    if (bytes != 0) append_stretch(stretches, 0, {base + ours, theirs, bytes});
   }
   BRAID_ASSIGN_OR_RETURN(
       auto transfer,
@@ -451,9 +219,10 @@ Result<std::vector<TicketPtr>> Engine::scatter(const std::shared_ptr<Region>& so
                                                const TransferOptions& options) {
   for (const ScatterPart& part : parts) {
     BRAID_RETURN_IF_ERROR(check_ends("scatter", source, part.target.region));
-    BRAID_RETURN_IF_ERROR(check_spot("scatter", name(*source), part.source_offset, part.bytes));
     BRAID_RETURN_IF_ERROR(
-        check_spot("scatter", name(*part.target.region), part.target.offset, part.bytes));
+        check_spot("scatter", RegionName(*source), part.source_offset, part.bytes));
+    BRAID_RETURN_IF_ERROR(
+        check_spot("scatter", RegionName(*part.target.region), part.target.offset, part.bytes));
   }
   std::vector<std::unique_ptr<Transfer>> transfers;
   std::vector<const Address*> targets;

@@ -12,7 +12,6 @@
 
 namespace braid::engine {
 namespace {
-constexpr size_t kMostUnderWay = 8;    // orders, the first of the queue
 constexpr size_t kMostDone = 1 << 16;  // of one frame
 }  // namespace
 
@@ -39,66 +38,33 @@ bool Target::converse() {
 Status Target::on_frame(const Frame& frame) {
   if (!is_open_ && frame.type != FrameType::kOpen)
     return invalid_argument("a frame of type {} before OPEN", static_cast<int>(frame.type));
+  const std::string_view body = frame.body;
   switch (frame.type) {
-    case FrameType::kOpen: {
-      BRAID_ASSIGN_OR_RETURN(Open open, decode_open(frame.body));
-      if (is_open_) return invalid_argument("a second OPEN");
-      on_open(std::move(open));
-      return {};
-    }
-    case FrameType::kRail: {
-      BRAID_ASSIGN_OR_RETURN(const RailCall call, decode_rail_call(frame.body));
-      on_rail(call);
-      return {};
-    }
-    case FrameType::kWork: {
-      BRAID_ASSIGN_OR_RETURN(const Work work, decode_work(frame.body));
-      is_work_under_way_ = work.is_under_way;
-      return {};
-    }
-    case FrameType::kLanded: {
-      BRAID_ASSIGN_OR_RETURN(Landed landed, decode_landed(frame.body));
-      Pull statement;
-      statement.transfer = landed.transfer;
-      statement.is_last = true;
-      statement.delivery = std::move(landed.delivery);
-      return take_order(false, std::move(statement));
-    }
-    case FrameType::kBoard: {
-      BRAID_ASSIGN_OR_RETURN(const BoardOffer offer, decode_board_offer(frame.body));
-      const Status opened =
-          is_local_ ? copier_.open_board(offer) : invalid_argument("it is not on this host");
-      session_.send(FrameType::kBoardReady, encode(BoardAnswer{opened.message()}));
-      return {};
-    }
-    case FrameType::kLend: {
-      BRAID_ASSIGN_OR_RETURN(const Loan loan, decode_loan(frame.body));
-      if (const Status lent = is_local_ ? copier_.lend(loan) : Status(); !lent.ok())
-        log::warn("engine", "'{}': memory that '{}' lends: {}", ground_.self.name, name_,
-                  lent.message());
-      return {};
-    }
+    case FrameType::kOpen:
+      return take_body(decode_open(body), [&](const Open& open) { return on_open(open); });
+    case FrameType::kRail:
+      return take_body(decode_rail_call(body), [&](const RailCall& call) { on_rail(call); });
+    case FrameType::kWork:
+      return take_body(decode_work(body),
+                       [&](const Work& work) { is_work_under_way_ = work.is_under_way; });
+    case FrameType::kLanded:
+      return take_body(decode_landed(body), [&](Landed landed) { on_landed(std::move(landed)); });
+    case FrameType::kBoard:
+      return take_body(decode_board_offer(body), [&](const BoardOffer& offer) { on_board(offer); });
+    case FrameType::kLend:
+      return take_body(decode_loan(body), [&](const Loan& loan) { on_lend(loan); });
     case FrameType::kPull:
-    case FrameType::kFetch: {
-      BRAID_ASSIGN_OR_RETURN(Pull pull, decode_pull(frame.body));
-      if (!is_local_) return invalid_argument("PULL from a source that is not on this host");
-      return take_order(frame.type == FrameType::kFetch, std::move(pull));
-    }
-    case FrameType::kCancel: {
-      BRAID_ASSIGN_OR_RETURN(const TransferNote note, decode_transfer_note(frame.body));
-      on_cancel(note.transfer);
-      return {};
-    }
-    case FrameType::kFence: {
-      BRAID_ASSIGN_OR_RETURN(Fence fence, decode_fence(frame.body));
-      on_fence(std::move(fence));
-      return {};
-    }
-    case FrameType::kGoneSeen: {
-      BRAID_ASSIGN_OR_RETURN(const RegionNote note, decode_region_note(frame.body));
-      gone_.erase(note.region);
-      return {};
-    }
+    case FrameType::kFetch:
+      return take_body(decode_pull(body),
+                       [&](Pull pull) { return on_pull(frame.type, std::move(pull)); });
+    case FrameType::kCancel:
+      return take_body(decode_transfer_note(body),
+                       [&](const TransferNote& note) { on_cancel(note.transfer); });
+    case FrameType::kFence:
+      return take_body(decode_fence(body), [&](Fence fence) { on_fence(std::move(fence)); });
+    case FrameType::kGoneSeen:
+      return take_body(decode_region_note(body),
+                       [&](const RegionNote& note) { gone_.erase(note.region); });
     case FrameType::kLeave: lose("has left"); return {};
     default: return invalid_argument("a frame of type {}", static_cast<int>(frame.type));
   }
@@ -119,7 +85,25 @@ std::string Target::why_not_local(const Open& open) const {
   return found == open.probe_value ? "" : "its process number means another process here";
 }
 
-void Target::on_open(Open open) {
+// Every NIC of either side carries something: the shorter list is gone through again.
+std::vector<RailPair> Target::rails_with(const Open& open) const {
+  std::vector<RailPair> out;
+  const std::set<std::string> providers(open.nics.begin(), open.nics.end());
+  for (const std::string& provider : providers) {
+    std::vector<uint16_t> theirs, ours;
+    for (size_t i = 0; i < open.nics.size(); ++i)
+      if (open.nics[i] == provider) theirs.push_back(static_cast<uint16_t>(i));
+    for (size_t i = 0; i < ground_.nics.size(); ++i)
+      if (ground_.nics[i].provider == provider) ours.push_back(static_cast<uint16_t>(i));
+    if (ours.empty()) continue;
+    for (size_t k = 0; k < std::max(theirs.size(), ours.size()); ++k)
+      out.push_back({theirs[k % theirs.size()], ours[k % ours.size()]});
+  }
+  return out;
+}
+
+Status Target::on_open(const Open& open) {
+  if (is_open_) return invalid_argument("a second OPEN");
   is_open_ = true;
   name_ = open.name;
   process_ = open.process;
@@ -128,26 +112,27 @@ void Target::on_open(Open open) {
   Accept accept;
   accept.why_not_local = why_not_local(open);
   is_local_ = accept.is_local = accept.why_not_local.empty();
-  // Every NIC of either side carries something: the shorter list is gone through again.
-  if (!is_local_) {
-    std::set<std::string> providers(open.nics.begin(), open.nics.end());
-    for (const std::string& provider : providers) {
-      std::vector<uint16_t> theirs, ours;
-      for (size_t i = 0; i < open.nics.size(); ++i)
-        if (open.nics[i] == provider) theirs.push_back(static_cast<uint16_t>(i));
-      for (size_t i = 0; i < ground_.nics.size(); ++i)
-        if (ground_.nics[i].provider == provider) ours.push_back(static_cast<uint16_t>(i));
-      if (ours.empty()) continue;
-      for (size_t k = 0; k < std::max(theirs.size(), ours.size()); ++k)
-        accept.rails.push_back({theirs[k % theirs.size()], ours[k % ours.size()]});
-    }
-  }
+  if (!is_local_) accept.rails = rails_with(open);
   for (const RailPair& pair : accept.rails) rails_.push_back({pair, nullptr});
   log::debug("engine", "'{}': '{}' connected, {}", ground_.self.name, name_,
              is_local_ ? "on this host" : fmt::format("{} rails", rails_.size()));
   session_.send(FrameType::kAccept, encode(accept));
   // Before RAIL_READY, without which nothing is written.
   for (const uint64_t region : gone_) session_.send(FrameType::kGone, encode(RegionNote{region}));
+  return {};
+}
+
+void Target::on_board(const BoardOffer& offer) {
+  const Status opened =
+      is_local_ ? copier_.open_board(offer) : invalid_argument("it is not on this host");
+  session_.send(FrameType::kBoardReady, encode(BoardAnswer{opened.message()}));
+}
+
+void Target::on_lend(const Loan& loan) {
+  if (!is_local_) return;
+  if (const Status lent = copier_.lend(loan); !lent.ok())
+    log::warn("engine", "'{}': memory that '{}' lends: {}", ground_.self.name, name_,
+              lent.message());
 }
 
 Result<RailReady> Target::answer(const RailCall& call) {
@@ -205,9 +190,8 @@ void Target::tell_gone(uint64_t region) {
 // A GPU's copies cannot be taken back, and may be into the source's memory: nobody hears that we are
 // gone before they are over.
 void Target::settle_copies() {
-  const auto has_mark = [](const auto& each) { return each.mark != 0; };
-  if (std::any_of(queue_.begin(), queue_.end(), has_mark) ||
-      std::any_of(endings_.begin(), endings_.end(), has_mark))
+  const auto has_mark = [](const Ending& ending) { return ending.mark != 0; };
+  if (queue_.has_mark() || std::any_of(endings_.begin(), endings_.end(), has_mark))
     ground_.gpu->settle();
 }
 
@@ -216,10 +200,7 @@ void Target::lose(const char* why) {
   settle_copies();
   is_lost_ = true;
   fence_rails();
-  for (CopyOrder& order : queue_) Copier::drop(order);
   queue_.clear();
-  queued_.clear();
-  num_dropped_ = 0;
   session_.detach();
   log::debug("engine", "'{}': '{}' {}", ground_.self.name, name_, why);
 }
@@ -274,28 +255,38 @@ void Target::tell_done() {
   done_.clear();
 }
 
-Status Target::take_order(bool is_fetch, Pull pull) {
+// A statement that all has landed waits for the orders before it, as one without stretches.
+void Target::on_landed(Landed landed) {
+  Pull statement;
+  statement.transfer = landed.transfer;
+  statement.is_last = true;
+  statement.delivery = std::move(landed.delivery);
+  take_order(false, std::move(statement));
+}
+
+Status Target::on_pull(FrameType type, Pull pull) {
+  if (!is_local_) return invalid_argument("PULL from a source that is not on this host");
+  take_order(type == FrameType::kFetch, std::move(pull));
+  return {};
+}
+
+void Target::take_order(bool is_fetch, Pull pull) {
   if (refused_.contains(pull.transfer)) {
     if (pull.is_last) refused_.erase(pull.transfer);
-    return {};
+    return;
   }
-  OrderCount& queued = queued_[pull.transfer];
-  ++queued.num_orders;
-  queued.is_whole |= pull.is_last;
-  if (queued.is_dropped) ++num_dropped_;
   CopyOrder order;
   order.is_fetch = is_fetch;
   order.pull = std::move(pull);
-  queue_.push_back(std::move(order));
-  return {};
+  queue_.push(std::move(order));
 }
 
 // Begins what can be begun, from the first order on: a GPU has several under way. The processor
 // copies for one order a round. True: another round may do more at once.
 bool Target::serve() {
   bool moved = end_cancelled();
-  for (size_t i = 0; i < queue_.size() && i < kMostUnderWay; ++i) {
-    CopyOrder& order = queue_[i];
+  for (size_t i = 0; i < queue_.num_first(); ++i) {
+    CopyOrder& order = queue_.at(i);
     Result<bool> advanced = copier_.advance(order);
     if (!advanced.ok()) {
       fail(order.pull.transfer, advanced.status());
@@ -309,8 +300,8 @@ bool Target::serve() {
 }
 
 bool Target::finish_first() {
-  if (queue_.empty()) return false;
-  CopyOrder& order = queue_.front();
+  if (queue_.is_empty()) return false;
+  CopyOrder& order = queue_.at(0);
   Result<bool> is_done = copier_.is_done(order);
   if (!is_done.ok()) {
     fail(order.pull.transfer, is_done.status());
@@ -329,15 +320,13 @@ bool Target::finish_first() {
     copier_.answer(order.pull);
     done_.push_back(order.pull.transfer);
   }
-  erase_order(0);
-  skip_dropped();
+  queue_.pop_front();
   return true;
 }
 
 void Target::fail(uint64_t transfer, const Status& why) {
-  const auto queued = queued_.find(transfer);
-  if (queued == queued_.end() || !queued->second.is_whole) refused_.insert(transfer);
-  endings_.push_back({transfer, drop_orders(transfer), why});
+  if (!queue_.is_whole(transfer)) refused_.insert(transfer);
+  endings_.push_back({transfer, queue_.drop(transfer), why});
 }
 
 bool Target::deliver(uint64_t transfer, const Delivery& d) {
@@ -364,46 +353,12 @@ void Target::refuse(uint64_t transfer, const Status& why) {
   (void)session_.flush();
 }
 
-// Many transfers may be taken back at once, of a long queue: those behind the first orders, of which
-// nothing was begun, are left where they are until it is their turn.
-uint64_t Target::drop_orders(uint64_t transfer) {
-  const auto queued = queued_.find(transfer);
-  if (queued == queued_.end() || queued->second.is_dropped) return 0;
-  queued->second.is_dropped = true;
-  num_dropped_ += queued->second.num_orders;
-  uint64_t mark = 0;
-  for (size_t i = 0; i < queue_.size() && i < kMostUnderWay; ++i) {
-    if (queue_[i].pull.transfer != transfer) continue;
-    mark = std::max(mark, queue_[i].mark);
-    Copier::drop(queue_[i]);
-  }
-  skip_dropped();
-  return mark;
-}
-
-void Target::skip_dropped() {
-  for (size_t i = 0; num_dropped_ != 0 && i < queue_.size() && i < kMostUnderWay;) {
-    if (!queued_[queue_[i].pull.transfer].is_dropped) {
-      ++i;
-      continue;
-    }
-    erase_order(i);
-    --num_dropped_;
-  }
-}
-
-void Target::erase_order(size_t number) {
-  const auto queued = queued_.find(queue_[number].pull.transfer);
-  if (--queued->second.num_orders == 0) queued_.erase(queued);
-  queue_.erase(queue_.begin() + static_cast<std::ptrdiff_t>(number));
-}
-
-// What was delivered is told by DONE before this answer; of what is left nothing will land any
-// more. A transfer that is not known (any more) is answered, too: somebody waits for it. No frame of
-// it comes behind CANCEL.
+// DONE tells of what was delivered before this answer; nothing else of the transfer will land. One
+// that is not known here, or not any more, is answered, too, since its source waits. No frame of it
+// comes after CANCEL.
 void Target::on_cancel(uint64_t transfer) {
   tell_done();
-  const uint64_t mark = drop_orders(transfer);
+  const uint64_t mark = queue_.drop(transfer);
   refused_.erase(transfer);
   endings_.push_back({transfer, mark, {}});
   (void)end_cancelled();
@@ -431,8 +386,7 @@ bool Target::end_cancelled() {
 
 std::string Target::describe() const {
   return fmt::format("from '{}': {}, {} rails, {} orders waiting", name_,
-                     is_local_ ? "on this host" : "by rails", rails_.size(),
-                     queue_.size() - num_dropped_);
+                     is_local_ ? "on this host" : "by rails", rails_.size(), queue_.num_waiting());
 }
 
 }  // namespace braid::engine

@@ -4,19 +4,17 @@
 // landed, copies what the source asks to be pulled, and ends, on demand or when the source is lost,
 // everything that could still land: by closing endpoints, and by not copying any more.
 //
-// Pulls and statements are served in the order in which they came, so messages keep theirs.
-//
 // Threads: the worker's alone.
 #pragma once
 
 #include <deque>
 #include <memory>
 #include <set>
-#include <unordered_map>
 #include <vector>
 
 #include "engine/copier.h"
 #include "engine/ground.h"
+#include "engine/order_queue.h"
 #include "engine/session.h"
 
 namespace braid::engine {
@@ -24,7 +22,7 @@ namespace braid::engine {
 class Target {
  public:
   Target(Ground& ground, const Incarnation& source);
-  /// Of one that a new session of its source replaces, too, all ends that it has begun.
+  /// Ends all that it has begun, also when a new session of its source replaces it.
   ~Target() { lose("is replaced"); }
   Target(const Target&) = delete;
   Target& operator=(const Target&) = delete;
@@ -47,7 +45,7 @@ class Target {
   bool has_rails() const { return !rails_.empty(); }
   /// The source writes by rails that move only while they are polled, or there is something to copy.
   bool must_poll() const {
-    return (is_work_under_way_ && !rails_.empty()) || !queue_.empty() || !endings_.empty();
+    return (is_work_under_way_ && !rails_.empty()) || !queue_.is_empty() || !endings_.empty();
   }
   const Incarnation& source() const { return source_; }
   uint64_t received() const { return session_.received(); }
@@ -67,32 +65,26 @@ class Target {
     Status why;  // not ok: it was refused
   };
 
-  /// The orders of one transfer that are in the queue.
-  struct OrderCount {
-    size_t num_orders = 0;
-    bool is_whole = false;    // the last one is among them
-    bool is_dropped = false;  // nothing of it is begun any more
-  };
-
+  /// Not ok: the source does not keep to the protocol.
   Status on_frame(const Frame& frame);
-  void on_open(Open open);
+  Status on_open(const Open& open);
   std::string why_not_local(const Open& open) const;
+  std::vector<RailPair> rails_with(const Open& open) const;
   void on_rail(const RailCall& call);
   Result<RailReady> answer(const RailCall& call);
   void on_fence(Fence fence);
+  void on_board(const BoardOffer& offer);
+  void on_lend(const Loan& loan);
+  void on_landed(Landed landed);
+  Status on_pull(FrameType type, Pull pull);
   void on_cancel(uint64_t transfer);
-  Status take_order(bool is_fetch, Pull pull);
+  void take_order(bool is_fetch, Pull pull);
   bool serve();
   bool finish_first();
   bool end_cancelled();
   void fail(uint64_t transfer, const Status& why);
   bool deliver(uint64_t transfer, const Delivery& delivery);
   void refuse(uint64_t transfer, const Status& why);
-  /// The mark behind the last copy of it.
-  uint64_t drop_orders(uint64_t transfer);
-  /// Takes orders that were dropped out of the first ones, which are looked at.
-  void skip_dropped();
-  void erase_order(size_t number);
   /// DONE for those of this round.
   void tell_done();
   void settle_copies();
@@ -110,9 +102,7 @@ class Target {
   bool is_work_under_way_ = false;
   std::vector<Rail> rails_;
   Copier copier_;
-  std::deque<CopyOrder> queue_;                      // a statement is an order without stretches
-  std::unordered_map<uint64_t, OrderCount> queued_;  // by transfer
-  size_t num_dropped_ = 0;                           // orders of the queue
+  OrderQueue queue_;
   std::deque<Ending> endings_;
   std::set<uint64_t> refused_;  // transfers whose further frames are dropped
   std::vector<uint64_t> done_;  // of this round, told in one frame

@@ -22,7 +22,7 @@ using Callback = std::function<void(const Status&)>;
 
 class Ticket {
  public:
-  /// Who waits takes `turn`; null: it only waits.
+  /// A thread that waits for it takes `turn`; null: it only waits.
   explicit Ticket(std::string what, uint64_t id = 0, Callback callback = {},
                   std::shared_ptr<Turn> turn = {})
       : what_(std::move(what)), id_(id), turn_(std::move(turn)), callback_(std::move(callback)) {}

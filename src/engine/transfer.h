@@ -76,11 +76,11 @@ class Transfer {
   /// Whether it moves bytes to or from this region of the peer.
   bool names(uint64_t remote_region) const;
   bool has_pieces() const { return !again_.empty() || next_ < stretches.size(); }
-  /// Of the next piece. Only when has_pieces().
+  /// The plane of the next piece. Only when has_pieces().
   uint32_t next_plane() const { return again_.empty() ? plane_of(next_) : again_.back().plane; }
   uint32_t plane_of(size_t stretch) const;
   uint64_t bytes_to_post() const { return bytes_to_post_; }
-  /// The next piece, of at most so many bytes. Only when has_pieces().
+  /// The next piece, of at most `most_bytes`. Only when has_pieces().
   Piece take_piece(uint64_t most_bytes);
   /// A piece that was taken and did not land for certain.
   void give_back(const Piece& piece);

@@ -9,8 +9,8 @@
 namespace braid::engine {
 namespace {
 
-// What is in the set already is changed, what is not (a number that was closed and is used again) is
-// added. An error leaves a socket out, and the sleep's limit ends the wait for it.
+// Changes a socket that is in the set, else adds it (its number was closed, and is used again). An
+// error leaves it out, and the sleep's limit ends the wait for it.
 void put(const sys::Fd& set, int fd, uint32_t events, uint64_t data) {
   epoll_event event{};
   event.events = events;

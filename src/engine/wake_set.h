@@ -1,4 +1,5 @@
-// What wakes whoever moves an engine: its sockets, and a signal; and what wakes its worker besides.
+// What wakes the thread that moves an engine: its sockets, and a signal. And what else wakes its
+// worker.
 //
 // Two sets of epoll, the first one a member of the second:
 //
@@ -29,9 +30,9 @@ class WakeSet {
   void watch(std::span<const pollfd> sockets);
   void mute();
   void unmute();
-  /// The worker, without the turn.
+  /// By the worker, without the turn.
   void sleep_as_worker(int limit_ms) const { sleep(worker_, limit_ms); }
-  /// Whoever has the turn.
+  /// By the thread that has the turn.
   void sleep_in_turn(int limit_ms) const { sleep(moving_, limit_ms); }
 
  private:

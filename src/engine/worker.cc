@@ -13,9 +13,6 @@
 
 namespace braid::engine {
 namespace {
-constexpr size_t kMostGuests = 64;
-constexpr int64_t kGuestNs = 5'000'000'000;
-constexpr int64_t kLeastGuestNs = 200'000'000;  // a handshake of an honest one takes less
 constexpr int64_t kTickNs = 5'000'000;
 constexpr int kSleepMs = 50;  // beats and leases are looked at so often
 constexpr int64_t kRemovalNs = 1'000'000'000;
@@ -25,7 +22,11 @@ constexpr int64_t kWorthNs = 50'000;  // to be woken takes about as long
 
 Worker::Worker(Ground& ground, std::vector<sys::PrivateFd> listeners, sys::Wake wake, WakeSet wakes)
     : ground_(ground),
-      listeners_(std::move(listeners)),
+      acceptor_(ground, std::move(listeners),
+                {[this](const Introduction& asked) { return recall(asked); },
+                 [this](const Introduction& told, ControlSocket socket) {
+                   targets_[told.session]->attach(std::move(socket), told.peer_received);
+                 }}),
       wake_(std::move(wake)),
       wakes_(std::move(wakes)) {}
 
@@ -57,7 +58,7 @@ bool Worker::post(Call call) {
   return true;
 }
 
-// What others have handed over before goes first.
+// Calls that other threads have handed over before go first.
 bool Worker::run_at_once(const Call& call) {
   Turn& turn = *ground_.turn;
   if (!turn.is_open()) return false;
@@ -92,8 +93,8 @@ bool Worker::stand_in(const std::function<bool()>& is_over, Deadline deadline) {
   return leave_turn();
 }
 
-// Of a thread that goes on with its own work: whatever is still to be done here is the worker's, and
-// sockets wake it from now on. True: it must be called.
+// The thread goes on with its own work: what is still to be done here is the worker's, and sockets
+// wake the worker from now on. True: the worker must be called at once.
 bool Worker::leave_turn() {
   is_asleep_ = true;  // before calls are looked for: whoever posts one wakes the worker
   const bool is_due = needs_worker();
@@ -107,7 +108,7 @@ bool Worker::needs_worker() {
     const std::lock_guard lock(mutex_);
     if (is_ending_ || !calls_.empty()) return true;
   }
-  if (!guests_.empty() || !removals_.empty() || must_poll()) return true;
+  if (!acceptor_.is_empty() || !removals_.empty() || must_poll()) return true;
   const bool is_due = std::any_of(sources_.begin(), sources_.end(),
                                   [](const auto& entry) { return entry.second->needs_worker(); });
   const auto is_same = [](const pollfd& a, const pollfd& b) {
@@ -134,7 +135,7 @@ void Worker::serve() {
   while (goes_on) {
     int limit_ms = kSleepMs;
     if (const std::unique_lock mine(turn.mutex_, std::try_to_lock); !mine.owns_lock()) {
-      // What woke us would do so again and again until a call is through that has the turn.
+      // A call has the turn. What woke us would wake us again and again until it is through.
       std::this_thread::sleep_for(std::chrono::nanoseconds(kMomentNs));
     } else {
       get_up();
@@ -226,113 +227,12 @@ bool Worker::converse(int64_t now) {
   constexpr int64_t kTimesAsLong = 7;
   constexpr int64_t kMostNs = 25'000;
   if (now < converse_at_ns_ && must_poll()) return false;
-  bool moved = accept(now);
-  moved |= greet(now);
+  bool moved = acceptor_.progress(now);
   for (const auto& [incarnation, source] : sources_) moved |= source->converse(now);
   for (const auto& [session, target] : targets_) moved |= target->converse();
   const int64_t then = now_ns();
   converse_at_ns_ = then + std::min(kMostNs, kTimesAsLong * (then - now));
   return moved;
-}
-
-// Who connects has time.
-bool Worker::accept(int64_t now) {
-  constexpr int64_t kEveryNs = 100'000;
-  if (now < accept_at_ns_) return false;
-  accept_at_ns_ = now + kEveryNs;
-  bool moved = false;
-  if (now < listen_at_ns_ || is_full(now)) return false;
-  for (const sys::PrivateFd& listener : listeners_) {
-    // All that wait: whom the kernel's queue has no room for tries again only a second later.
-    for (size_t i = 0; i < kMostGuests && !is_full(now); ++i) {
-      Result<sys::Fd> fd = sys::accept_on(listener.get(), Deadline::at_ns(0));
-      if (!fd.ok()) {
-        if (fd.status().code() == Code::kExhausted) rest_listeners(now, fd.status());
-        break;
-      }
-      make_room(now);
-      guests_.push_back({ControlSocket(std::move(fd).value()),
-                         TargetHandshake(ground_.secret, ground_.self.incarnation), now});
-      moved = true;
-      if (!greet(guests_.back(), now)) guests_.pop_back();  // what it says first may be here
-    }
-  }
-  return moved;
-}
-
-// Whoever only connects, again and again, must not turn out those who say who they are: these keep
-// their places for a while, and who comes meanwhile waits in the kernel's queue.
-bool Worker::is_full(int64_t now) const {
-  return guests_.size() >= kMostGuests && now < guests_.front().came_at_ns + kLeastGuestNs &&
-         std::none_of(
-             guests_.begin(), guests_.end(), [](const Guest& guest) { return !guest.has_spoken; });
-}
-
-// One that has said nothing yet; any of these, since a flood that always turned out the oldest would
-// turn out all who are about to.
-void Worker::make_room(int64_t now) {
-  if (guests_.size() < kMostGuests) return;
-  std::vector<std::list<Guest>::iterator> silent;
-  for (auto guest = guests_.begin(); guest != guests_.end(); ++guest)
-    if (!guest->has_spoken) silent.push_back(guest);
-  // The clock is as good as any dice here.
-  const auto one =
-      silent.empty() ? guests_.begin() : silent[static_cast<uint64_t>(now_ns()) % silent.size()];
-  send_away(*one, "others wait, and it has not said who it is", now);
-  guests_.erase(one);
-}
-
-void Worker::send_away(const Guest& guest, std::string_view why, int64_t now) {
-  constexpr int64_t kSayEveryNs = 1'000'000'000;
-  ++ground_.stats.handshakes_refused;
-  if (now < say_refused_at_ns_) return (void)++num_unsaid_;
-  say_refused_at_ns_ = now + kSayEveryNs;
-  const Result<sys::Endpoint> from = sys::remote_endpoint(guest.socket.fd());
-  log::info("engine", "'{}': refused a connection of {}: {}{}", ground_.self.name,
-            from.ok() ? from->text() : "?", why,
-            num_unsaid_ != 0 ? fmt::format(" (and {} others before)", num_unsaid_) : "");
-  num_unsaid_ = 0;
-}
-
-// Who waits there would wake us again at once, and for nothing.
-void Worker::rest_listeners(int64_t now, const Status& why) {
-  constexpr int64_t kRestNs = 100'000'000, kWarnEveryNs = 60'000'000'000;
-  const bool is_new = now - listen_at_ns_ > kWarnEveryNs;
-  listen_at_ns_ = now + kRestNs;
-  if (is_new)
-    log::warn("engine", "'{}': cannot take connections: {}", ground_.self.name, why.message());
-}
-
-bool Worker::greet(int64_t now) {
-  return guests_.remove_if([&](Guest& guest) { return !greet(guest, now); }) != 0;
-}
-
-bool Worker::greet(Guest& guest, int64_t now) {
-  const Status filled = guest.socket.fill();
-  while (!guest.handshake.is_done()) {
-    Result<std::optional<Frame>> frame = guest.socket.next();
-    if (frame.ok() && !frame->has_value()) break;
-    guest.has_spoken = true;
-    const Status heard =
-        frame.ok()
-            ? guest.handshake.on_frame(guest.socket, **frame,
-                                       [this](const Introduction& asked) { return recall(asked); })
-            : frame.status();
-    if (!heard.ok()) {
-      (void)guest.socket.flush();  // the answer that says why
-      send_away(guest, heard.message(), now);
-      return false;
-    }
-  }
-  if (guest.handshake.is_done()) {
-    const Introduction& told = guest.handshake.introduction();
-    targets_[told.session]->attach(std::move(guest.socket), told.peer_received);
-    return false;
-  }
-  if (!filled.ok() || !guest.socket.flush().ok()) return false;
-  if (now < guest.came_at_ns + kGuestNs) return true;
-  send_away(guest, "it has not said who it is", now);
-  return false;
 }
 
 // A source that comes with a new session has given its old one up: what that could still let in
@@ -466,8 +366,8 @@ bool Worker::is_tired(bool moved, int64_t now, int64_t least_spin_ns) {
   return false;
 }
 
-// Whoever posts a call signals if we say that we sleep; we say so before we look for calls the last
-// time. False: there are some.
+// A thread that posts a call signals us if we have said that we sleep. So we say it before we look
+// for calls the last time. False: there are some.
 bool Worker::lie_down() {
   is_asleep_ = true;
   bool is_due = false;
@@ -489,7 +389,7 @@ void Worker::get_up() {
   if (!is_asleep_) return;
   is_asleep_ = false;
   wake_.drain();
-  accept_at_ns_ = 0;
+  acceptor_.look_soon();
 }
 
 int Worker::sleep_limit_ms() const {
@@ -497,12 +397,7 @@ int Worker::sleep_limit_ms() const {
 }
 
 std::vector<pollfd> Worker::sockets() const {
-  std::vector<pollfd> out;
-  const int64_t now = now_ns();
-  const short of_listeners = now >= listen_at_ns_ && !is_full(now) ? POLLIN : 0;
-  for (const sys::PrivateFd& listener : listeners_)
-    out.push_back({listener.get(), of_listeners, 0});
-  for (const Guest& guest : guests_) out.push_back({guest.socket.fd(), POLLIN, 0});
+  std::vector<pollfd> out = acceptor_.sockets(now_ns());
   for (const auto& [incarnation, source] : sources_)
     if (source->fd() >= 0) out.push_back({source->fd(), source->events(), 0});
   for (const auto& [session, target] : targets_)

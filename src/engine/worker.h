@@ -1,25 +1,24 @@
 // What moves an engine: the sockets, the connections and the rails, and a thread for them.
 //
-// All of it belongs to whoever has the turn (turn.h): this thread, or one that waits for something of
-// the engine, or, for the length of one call, one that has something to do while nobody moves it.
-// Who has the turn spins while something moves or must be polled, and sleeps on the sockets else.
-//
-// Threads: post() any; stand_in() who has taken the turn; all else whoever has it.
+// All of it belongs to the thread that has the turn (turn.h): the worker's own, or one that waits
+// for something of the engine, or, for the length of one call, one that calls while nobody moves
+// the engine. It spins while something moves or must be polled, and else sleeps on the sockets.
+// Threads: post() takes any; stand_in() the one that has just taken the turn; all else the one that
+// has it.
 #pragma once
 
 #include <atomic>
 #include <functional>
-#include <list>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <thread>
 #include <vector>
 
+#include "engine/acceptor.h"
 #include "engine/source.h"
 #include "engine/target.h"
 #include "engine/wake_set.h"
-#include "sys/net/private_fd.h"
 #include "sys/net/wake.h"
 
 namespace braid::engine {
@@ -51,13 +50,6 @@ class Worker {
   std::vector<std::string> describe() const;
 
  private:
-  /// A socket that has not proved itself.
-  struct Guest {
-    ControlSocket socket;
-    TargetHandshake handshake;
-    int64_t came_at_ns = 0;
-    bool has_spoken = false;
-  };
   struct Removal {
     uint64_t region = 0;
     TicketPtr ticket;
@@ -72,14 +64,6 @@ class Worker {
   bool leave_turn();
   bool needs_worker();
   bool run_calls();
-  bool accept(int64_t now);
-  bool is_full(int64_t now) const;
-  void make_room(int64_t now);
-  void send_away(const Guest& guest, std::string_view why, int64_t now);
-  void rest_listeners(int64_t now, const Status& why);
-  bool greet(int64_t now);
-  /// False: the guest is to go.
-  bool greet(Guest& guest, int64_t now);
   std::optional<uint64_t> recall(const Introduction& asked);
   bool progress(int64_t now);
   void look_at_memory(int64_t now);
@@ -99,15 +83,14 @@ class Worker {
   void end();
 
   Ground& ground_;
-  const std::vector<sys::PrivateFd> listeners_;
+  Acceptor acceptor_;
   const sys::Wake wake_;  // wakes whoever has the turn
   WakeSet wakes_;
   std::vector<pollfd> watched_;  // what wakes_ was told last
   std::mutex mutex_;
   std::vector<Call> calls_;
   std::atomic<bool> is_ending_ = false;
-  std::list<Guest> guests_;
-  // Of one peer there may be one that leaves, and another that came after it.
+  // A peer may have a source that is leaving, and another one that came after it.
   std::multimap<Incarnation, std::unique_ptr<Source>> sources_;
   std::map<SessionId, std::unique_ptr<Target>> targets_;
   std::vector<Removal> removals_;
@@ -118,10 +101,6 @@ class Worker {
   bool was_idle_ = false;
   int64_t yielded_at_ns_ = 0;
   int64_t converse_at_ns_ = 0;
-  int64_t accept_at_ns_ = 0;
-  int64_t listen_at_ns_ = INT64_MIN / 2;       // before it nobody looks at the listeners
-  int64_t say_refused_at_ns_ = INT64_MIN / 2;  // before it nobody says who was sent away
-  uint64_t num_unsaid_ = 0;
   std::atomic<bool> is_asleep_ = false;  // whoever posts a call must wake somebody
   std::thread thread_;
 };

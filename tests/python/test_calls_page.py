@@ -6,6 +6,7 @@ from pathlib import Path
 from braid.collectives import Collectives
 from braid.messages import Messages
 from braid.objects import Objects
+from braid.rooted import Rooted
 
 PAGE = Path(__file__).parents[2] / "docs/calls.md"
 
@@ -24,7 +25,7 @@ def test_every_call_is_told():
     text = PAGE.read_text()
     calls = [
         name
-        for layer in (Collectives, Messages, Objects)
+        for layer in (Rooted, Collectives, Messages, Objects)
         for name in vars(layer)
         if not name.startswith("_") and name not in ("rank", "size")
     ]

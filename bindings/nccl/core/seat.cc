@@ -2,61 +2,34 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdlib>
-#include <string_view>
+#include <cstring>
 
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/units.h"
 #include "bindings/nccl/core/enqueue.h"
-#include "bindings/nccl/core/group_watchdog.h"
-#include "bindings/nccl/core/hold_race.h"
 #include "bindings/nccl/core/join.h"
 #include "bindings/nccl/core/live_seats.h"
 #include "bindings/nccl/core/settings.h"
-#include "bindings/nccl/core/shared_group.h"
-#include "coll/device/collectives.h"
 #include "coll/device/entry.h"
-#include "comm/node_group.h"
 #include "comm/state.h"
-#include "group/agree.h"
 #include "sys/cuda/owned.h"
 #include "sys/host/api.h"
 #include "sys/host/thread.h"
-#include "sys/net/api.h"
 #include "transport/nvlink/fatbins.h"
 
 namespace braid::nccl {
 
 namespace {
 
-// All ranks are here already: they take milliseconds. Whoever ends in between is not seen before.
-constexpr int64_t kJoinTime = 15_s;
-// For a rank that is late at a call: it may be writing a checkpoint, or never come.
-constexpr int64_t kRaceMeeting = 60_s;
-
-/// Random, for processes of different containers may have one number; a fork's is another one, or its
-/// end would be taken for that of a thread of its parent's, and waited for.
+/// A random number, since processes of different containers may have the same process number. A
+/// fork has another one: else its end would be taken for the end of one of its parent's threads.
 Result<uint64_t> number_of_process() {
   BRAID_ASSIGN_OR_RETURN(const auto mark, sys::process_mark());
   uint64_t low = 0, high = 0;
   std::memcpy(&low, mark.data(), sizeof low);
   std::memcpy(&high, mark.data() + sizeof low, sizeof high);
   return low ^ high;
-}
-
-Result<std::string> fresh_token() {
-  std::array<std::byte, 32> bytes{};
-  BRAID_RETURN_IF_ERROR(sys::random_bytes(bytes));
-  std::string token;
-  for (const std::byte byte : bytes) token += fmt::format("{:02x}", static_cast<unsigned>(byte));
-  return token;
-}
-
-/// Of all sizes of the range, which is what there is without a race.
-braid_nccl_choice all_of(SizeRange sizes) {
-  const uint32_t bits = (uint32_t{1} << sizes.end) - (uint32_t{1} << sizes.begin);
-  return {bits, bits};
 }
 
 }  // namespace
@@ -93,175 +66,6 @@ Seat::~Seat() {
   LiveSeats::all().remove(this);
 }
 
-// ---- opening ----
-
-Status Seat::open(const braid_nccl_place& place) {
-  const std::lock_guard opening(opening_);
-  const sys::RelaxedCapture relaxed(cuda_);
-  roll_.seal();
-  device_ = place.device;
-  rails_ = place.rails;
-  Status outcome = open_with_others(place);
-  if (!is_later_) roll_.end_liveness_lock();  // it is decided, also for those who have yet to look
-  return outcome;
-}
-
-// Whether all ranks have signed on this host looks the same on all of them, and over nodes they
-// signed before NCCL's init, too.
-Status Seat::open_with_others(const braid_nccl_place& place) {
-  is_later_ = false;
-  if (is_aborted_) return unavailable("aborted");
-  const Status here = roll_.check(place.num_ranks, config_.flag("BRAID_NCCL_SHARED"));
-  if (here.ok() || !across_) {
-    across_.reset();
-    return here.ok() ? open_here(place) : here;
-  }
-  is_later_ = place.op != BRAID_NCCL_ALL_GATHER && place.op != BRAID_NCCL_REDUCE_SCATTER;
-  return is_later_ ? here : open_over_nodes(place);
-}
-
-Status Seat::open_here(const braid_nccl_place& place) {
-  if (place.rank < 0) {
-    roll_.decline();  // before it has arrived: the others would wait for it to join their group
-    return internal_error("NCCL does not say which rank this is");
-  }
-  const int64_t patience_ns = config_.duration_ns("BRAID_NCCL_MEET");
-  has_arrived_ = true;
-  BRAID_RETURN_IF_ERROR(
-      roll_.arrive(place.num_ranks, Deadline::after_ns(patience_ns), is_aborted()));
-  const Deadline deadline = Deadline::after_ns(patience_ns);
-  const Status own = set_up(place.rank, place.num_ranks, place.device, deadline);
-  const Status verdict = roll_.vote(own.ok(), place.num_ranks, deadline, is_aborted());
-  BRAID_RETURN_IF_ERROR(note_opened(verdict));
-  return verdict.ok() || own.ok() ? verdict : own;
-}
-
-/// ok; but where the ranks' verdict is no, all that was set up ends.
-Status Seat::note_opened(const Status& verdict) {
-  {
-    const std::lock_guard lock(mutex_);  // a watchdog's status() waits for it
-    is_setting_up_ = false;
-    is_open_ = verdict.ok();
-  }
-  if (verdict.ok()) return {};
-  if (comm_) (void)comm_->close(false);
-  const std::lock_guard lock(mutex_);
-  if (group_) group_->leave();
-  return {};
-}
-
-Status Seat::open_over_nodes(const braid_nccl_place& place) {
-  if (place.rank < 0) {
-    across_.reset();  // the others hear that a rank has ended
-    return internal_error("NCCL does not say which rank this is");
-  }
-  const int version = place.rails != nullptr ? place.rails->version : 0;
-  BRAID_ASSIGN_OR_RETURN(AcrossNodes::Agreed agreed,
-                         across_->come(place.rank, place.num_ranks, version, is_aborted()));
-  if (!agreed.why_not) {
-    const Deadline deadline = Deadline::after_ns(config_.duration_ns("BRAID_NCCL_MEET"));
-    const Status own = set_up_over_nodes(deadline);
-    if (!own.ok() && group_) group_->report(own);  // who waits for this rank waits in vain
-    auto voted = across_->vote(own.ok(), is_aborted());
-    if (voted.ok() && voted->why_not && !own.ok()) voted->why_not = own;
-    const Status verdict = !voted.ok()      ? voted.status()
-                           : voted->why_not ? *voted->why_not
-                                            : Status();
-    (void)note_opened(verdict);
-    BRAID_RETURN_IF_ERROR(voted.status());
-    agreed = *voted;
-  }
-  if (agreed.why_not) {
-    across_.reset();
-    return *agreed.why_not;
-  }
-  is_over_nodes_ = true;
-  race_time_ns_ *= 2;  // for its third heat
-  return {};
-}
-
-Status Seat::use_group(std::shared_ptr<group::Group> group) {
-  const std::lock_guard lock(mutex_);
-  group_ = std::move(group);
-  is_setting_up_ = true;
-  return is_aborted_ ? unavailable("aborted") : Status();
-}
-
-// The comm is that of this node's ranks; what they exchange goes through all of them. Who fails says
-// so to the group, which ends it on all.
-Status Seat::set_up_over_nodes(Deadline deadline) {
-  if (rails_ == nullptr) return internal_error("there is no library to make rails of");
-  BRAID_ASSIGN_OR_RETURN(std::shared_ptr<group::Group> group,
-                         across_->join(Deadline::after_ns(kJoinTime), is_aborted()));
-  BRAID_RETURN_IF_ERROR(use_group(group));
-  BRAID_ASSIGN_OR_RETURN(const auto watchdog, GroupWatchdog::begin(*group, deadline));
-  Config config = config_;
-  BRAID_RETURN_IF_ERROR(config.set("BRAID_GPU_RDMA", "off"));  // the NICs are the rails'
-  BRAID_ASSIGN_OR_RETURN(
-      comm_, comm::Comm::create(std::make_unique<comm::NodeGroup>(*group, across_->map()), config));
-  comm_->call_it("nccl " + roll_.name());
-  BRAID_RETURN_IF_ERROR(coll::device::on_device(
-      *comm_, device_, [](comm::Device&) { return Status(); }, coll::device::Memory::kSmall,
-      cuda_));
-  return comm::NodeGroup(*group, across_->map()).finish(deadline);
-}
-
-Status Seat::set_up(int rank, int num_ranks, int device, Deadline deadline) {
-  BRAID_ASSIGN_OR_RETURN(const Rendezvous rendezvous, meet(rank));
-  group::Identity identity;
-  identity.rank = identity.local_rank = rank;
-  identity.size = num_ranks;
-  identity.store_port = rendezvous.port;
-  identity.job_token = rendezvous.token;
-  identity.job_id = roll_.name();
-  const group::Interrupt interrupt = [this] {
-    return is_aborted_ ? unavailable("aborted") : Status();
-  };
-  BRAID_ASSIGN_OR_RETURN(
-      std::shared_ptr<group::Group> group,
-      group::Group::join(identity, config_, Deadline::after_ns(kJoinTime), interrupt));
-  group->set_interrupt({});
-  BRAID_RETURN_IF_ERROR(use_group(group));
-  BRAID_ASSIGN_OR_RETURN(const auto watchdog, GroupWatchdog::begin(*group, deadline));
-  BRAID_ASSIGN_OR_RETURN(comm_, comm::Comm::create(std::make_unique<SharedGroup>(group), config_));
-  comm_->call_it("nccl " + roll_.name());
-  BRAID_RETURN_IF_ERROR(coll::device::on_device(
-      *comm_, device, [](comm::Device&) { return Status(); }, coll::device::Memory::kSmall, cuda_));
-  return agree_on_sharp(Deadline::after_ns(kJoinTime));
-}
-
-// One rank that has it is enough to leave sums to NCCL where nobody measures.
-Status Seat::agree_on_sharp(Deadline deadline) {
-  BRAID_ASSIGN_OR_RETURN(const sys::DeviceFacts facts, cuda_.device(device_));
-  const char* const wanted = secure_getenv("NCCL_NVLS_ENABLE");  // NOLINT(concurrency-mt-unsafe)
-  const bool is_off = wanted != nullptr && std::string_view(wanted) == "0";
-  const int64_t own = facts.has_multicast && !is_off ? 1 : 0;
-  BRAID_ASSIGN_OR_RETURN(const auto all,
-                         group::exchange_numbers(*group_, "nccl sharp", {&own, 1}, deadline));
-  for (const std::vector<int64_t>& of_rank : all) has_sharp_ = has_sharp_ || of_rank[0] != 0;
-  return {};
-}
-
-// A port that was free a moment ago: join() goes on to the next few when somebody was faster.
-Result<Rendezvous> Seat::serve() {
-  BRAID_ASSIGN_OR_RETURN(const auto hosts, sys::resolve("127.0.0.1", 0));
-  BRAID_ASSIGN_OR_RETURN(const sys::Fd probe, sys::listen_on(hosts.front(), 1));
-  BRAID_ASSIGN_OR_RETURN(const sys::Endpoint at, sys::local_endpoint(probe.get()));
-  BRAID_ASSIGN_OR_RETURN(std::string token, fresh_token());
-  return Rendezvous{at.port(), std::move(token)};
-}
-
-Result<Rendezvous> Seat::meet(int rank) {
-  if (rank != 0)
-    return roll_.find_rendezvous(Deadline::after_ns(kJoinTime),
-                                 [this] { return is_aborted_.load(); });
-  BRAID_ASSIGN_OR_RETURN(Rendezvous rendezvous, serve());
-  roll_.publish(rendezvous);
-  return rendezvous;
-}
-
-// ---- using ----
-
 Status Seat::run(const braid_nccl_call& call) {
   if (is_lost()) return across_->lost();
   const sys::RelaxedCapture relaxed(cuda_);
@@ -271,92 +75,8 @@ Status Seat::run(const braid_nccl_call& call) {
   return coll::device::on_device(*comm_, device_, enqueued, coll::device::Memory::kAll, cuda_);
 }
 
-// Ranks come to it at the same call, but not at the same time; and a program may have them wait for
-// each other crosswise at the calls of two communicators, which NCCL would let through. So they wait
-// a while, and all or none of them race.
-Result<bool> Seat::all_come_to(int op, Messages messages) {
-  const auto is_over = [this] { return is_aborted_ || group_->broken(); };
-  const int64_t patience_ns = std::min(kRaceMeeting, config_.duration_ns("BRAID_NCCL_MEET"));
-  const size_t slot = 2 * static_cast<size_t>(op) + (messages.is_large ? 1 : 0) +
-                      (messages.in_windows ? size_t{2} * BRAID_NCCL_NUM_OPS : 0);
-  const int num_ranks = group_->size();
-  static_assert(4 * BRAID_NCCL_NUM_OPS <= Roll::kNumMeetings);
-  bool all_came = false;
-  if (is_over_nodes_) {
-    BRAID_ASSIGN_OR_RETURN(all_came, across_->meet(slot, patience_ns, is_over));
-  } else {
-    all_came = roll_.meet(slot, num_ranks, Deadline::after_ns(patience_ns), is_over);
-  }
-  if (!all_came)
-    log::warn("nccl", "an operation is left to NCCL: not all of {} ranks came to its call in {}",
-              num_ranks, format_ns(patience_ns));
-  return all_came;
-}
-
-// Of ranks that are all there: tuning, also of a NIC, and the race (over nodes two times), and some time for what has
-// none.
-Deadline Seat::race_deadline() const {
-  return Deadline::after_ns(kRaceMeeting + 4 * config_.duration_ns("BRAID_TUNE_TIME"));
-}
-
-Status Seat::race(int op, Messages messages, const braid_nccl_real* real,
-                  braid_nccl_choice& choice) {
-  if (op < 0 || op >= BRAID_NCCL_NUM_OPS) return internal_error("nccl operation {} is unknown", op);
-  if (is_lost()) return across_->lost();
-  if (is_aborted_) return unavailable("aborted");
-  if (messages.in_windows && is_over_nodes_)
-    return internal_error("a race in windows between nodes");
-  const Status raced = race_with_others(static_cast<braid_nccl_op>(op), messages, real, choice);
-  if (!raced.ok()) group_->report(raced);  // who still waits for this rank waits in vain
-  return raced;
-}
-
-Status Seat::race_with_others(braid_nccl_op op, Messages messages, const braid_nccl_real* real,
-                              braid_nccl_choice& choice) {
-  BRAID_ASSIGN_OR_RETURN(const bool all_came, all_come_to(op, messages));
-  if (!all_came) return is_aborted_ ? unavailable("aborted") : Status();
-  if (is_over_nodes_) {
-    BRAID_ASSIGN_OR_RETURN(const bool is_connected, connect_nodes());
-    if (!is_connected) return {};
-  }
-  return race_here(op, messages, real, choice);
-}
-
-/// Rails are made at the first call that needs them. False, on all ranks: it stays NCCL's.
-Result<bool> Seat::connect_nodes() {
-  if (across_->is_connected() || has_no_rails_) return !has_no_rails_;
-  AcrossNodes::Agreed agreed;
-  BRAID_RETURN_IF_ERROR(with_device([&](comm::Device& device) -> Status {
-    BRAID_ASSIGN_OR_RETURN(agreed, across_->connect(*rails_, *group_, device, race_deadline()));
-    return {};
-  }));
-  has_no_rails_ = agreed.why_not.has_value();
-  if (has_no_rails_)
-    log::warn("nccl", "a communicator over {} nodes is left to NCCL: {}", across_->map().num_nodes,
-              agreed.why_not->message());
-  return !has_no_rails_;
-}
-
-// Memory for large messages stays when braid wins some.
-Status Seat::race_here(braid_nccl_op op, Messages messages, const braid_nccl_real* real,
-                       braid_nccl_choice& choice) {
-  const comm::Unobserved racing(comm_->state().observer.get());
-  BRAID_ASSIGN_OR_RETURN(const auto watchdog, GroupWatchdog::begin(*group_, race_deadline()));
-  return with_device([&](comm::Device& device) -> Status {
-    choice = all_of(SizeRange::of(messages.is_large));
-    if (real != nullptr) {
-      BRAID_ASSIGN_OR_RETURN(choice, race_on(device, op, messages, *real));
-    }
-    if (!messages.is_large) return {};
-    if (choice.won != 0) {
-      BRAID_ASSIGN_OR_RETURN(keeps_room_, make_room(device));
-      if (!keeps_room_) choice = {};
-    }
-    return keeps_room_ ? Status() : give_back_room(device);
-  });
-}
-
-// Each node takes such steps by itself, and may be through with one long before another is.
+// Waits until all ranks are through with a step that each node takes by itself: one node may be
+// through long before another one.
 Result<AcrossNodes::Agreed> Seat::all_through(const Status& own, Deadline deadline) {
   if (is_over_nodes_) return across_->finish(*group_, own, deadline);
   AcrossNodes::Agreed agreed;
@@ -364,48 +84,8 @@ Result<AcrossNodes::Agreed> Seat::all_through(const Status& own, Deadline deadli
   return agreed;
 }
 
-/// A node that has none takes part.
-Status Seat::give_back_room(comm::Device& device) {
-  const Status given = device.arena().give_back_room(race_deadline());
-  BRAID_ASSIGN_OR_RETURN(const auto agreed, all_through(given, race_deadline()));
-  return agreed.why_not.value_or(Status());
-}
-
-Result<braid_nccl_choice> Seat::race_on(comm::Device& device, braid_nccl_op op, Messages messages,
-                                        const braid_nccl_real& real) {
-  OverNodes nodes;
-  if (is_over_nodes_)
-    nodes = {[this](const braid_nccl_call& call) { return across_->run(call); },
-             [this](sys::Stream stream) { return across_->barrier(stream); },
-             fmt::format("{} x {}", across_->map().num_nodes, across_->map().per_node)};
-  const Entrants entrants{device,
-                          *group_,
-                          real_calls_,
-                          real,
-                          op,
-                          SizeRange::of(messages.is_large),
-                          messages.in_windows,
-                          is_over_nodes_ ? &nodes : nullptr};
-  const RaceTerms terms{config_, race_deadline(), race_time_ns_ / 2,
-                        [&] { return messages.is_large ? make_room(device) : Result<bool>(true); }};
-  BRAID_ASSIGN_OR_RETURN(const Held held, hold_race(entrants, terms));
-  race_time_ns_ -= std::min(held.elapsed_ns, race_time_ns_);
-  return held.choice;
-}
-
-// Every rank has the same verdict. That one has no memory is no trouble: NCCL has the call.
-Result<bool> Seat::make_room(comm::Device& device) {
-  const Status made = coll::device::make_room(comm_->state());
-  BRAID_ASSIGN_OR_RETURN(const auto agreed, all_through(made, race_deadline()));
-  if (!agreed.why_not) return device.arena().has_room();
-  if (device.arena().has_room() && !made.ok()) return made;
-  if (group_->broken()) return group_->fate();
-  log::info("nccl", "gpu {}: no memory for large messages, which are left to NCCL: {}", device_,
-            agreed.why_not->message());
-  return false;
-}
-
-// Unlike a call, what fails here leaves the comm as it is: results land in scratch as before.
+// Unlike a call that fails, a body that fails leaves the comm as it is: results land in scratch as
+// before.
 Status Seat::with_device(const std::function<Status(comm::Device&)>& body) {
   if (!comm_) return internal_error("the communicator was not set up");
   comm::CallGuard guard(*comm_);
@@ -456,7 +136,7 @@ void Seat::interrupt() {
   real_calls_.shut();
   {
     const std::lock_guard lock(mutex_);
-    // Whoever is in open() waits for other ranks, without a look at us: this ends it.
+    // A thread in open() waits for other ranks and does not look at us: this ends its wait.
     if (is_setting_up_) group_->report(unavailable("aborted while it was set up"));
   }
   const std::lock_guard opening(opening_);
@@ -465,7 +145,7 @@ void Seat::interrupt() {
   break_off_work();
 }
 
-// What the program's own kernels of NCCL's lie before, they leave no result for, either.
+// Calls of ours that lie behind kernels of NCCL's on their streams leave no result, either.
 void Seat::break_off_work() {
   const sys::RelaxedCapture relaxed(cuda_);
   const auto scope = sys::CurrentDevice::use(cuda_, device_);
@@ -474,7 +154,7 @@ void Seat::break_off_work() {
     if (across_) (void)across_->begin_abort();
     return;
   }
-  // The program may be in a call of the driver's that ends with our kernels alone, and the driver may
+  // The program may be in a call of the driver that ends only with our kernels, and the driver may
   // let nobody else in until then.
   const sys::LimitedWait breaking("break off", comm::kFreeDriver, [this, device] {
     const sys::RelaxedCapture here(cuda_);
@@ -487,9 +167,9 @@ void Seat::break_off_work() {
   device->faults().end_waits();
 }
 
-// The comm first: it waits for a thread that is in a call, and lets none in any more. What calls over
-// nodes use goes after it, when nobody can be using it. Whoever aborts has ended the rail's work by
-// then, which the comm's may wait for (interrupt()).
+// The comm goes first: it waits for a thread that is in a call, and lets no other in. What calls
+// over nodes use goes after it, when no thread can be using it. In an abort, interrupt() has ended
+// the rail's work before, since the comm's may wait for it.
 void Seat::close(bool is_in_peace) {
   if (!is_in_peace) interrupt();
   const std::lock_guard opening(opening_);
@@ -522,7 +202,7 @@ void Seat::free_caller() {
   if (comm_->state().in_call) group_->report(unavailable("aborted while a call was under way"));
 }
 
-// Others may come to a first call that this rank never comes to.
+// Else other ranks would wait for this one at a first call to which it never comes.
 void Seat::give_up_roll() {
   if (sys::process_id() != process_id_) return;
   roll_.seal();
@@ -531,7 +211,7 @@ void Seat::give_up_roll() {
 
 void Seat::leave() {
   const std::lock_guard lock(mutex_);
-  // Who is in open() has arrived, or gives up with the process.
+  // A thread that is in open() has arrived already, or gives up with the process.
   if (const std::unique_lock opening(opening_, std::try_to_lock); opening.owns_lock())
     give_up_roll();
   if (group_) group_->leave();

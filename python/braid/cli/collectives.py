@@ -2,8 +2,7 @@
 
 import importlib.util
 import sys
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -21,11 +20,11 @@ from braid.cli import (
     probe_block,
     probe_calls,
     probe_lanes,
+    probe_options,
 )
-from braid.cli import probe_options as options
+from braid.cli import bench_options as options
 from braid.cli.checks import (
     NCCL_DTYPES,
-    as_launched,
     check_budget,
     check_device,
     check_options,
@@ -67,86 +66,38 @@ _GRACE_S = 30.0  # after Ctrl-C: the case at hand ends, and the record is writte
 )
 def bench(
     ctx: typer.Context,
-    ops: Annotated[str, typer.Option(help="Comma list of operations, or all.")] = "all",
-    sizes_text: Annotated[
-        str,
-        typer.Option(
-            "--sizes",
-            help="Bytes: 64MiB, or a range 1KiB:64MiB:x4. On GPUs of a rank's own part, between"
-            " CPUs in all, as nccl-tests counts.",
-        ),
-    ] = "",
-    begin: Annotated[str, typer.Option("-b", help="As nccl-tests: bytes to begin at.")] = "",
-    end: Annotated[str, typer.Option("-e", help="As nccl-tests: bytes to end at.")] = "",
-    factor: Annotated[
-        int | None, typer.Option("-f", help="As nccl-tests: factor between sizes; 2 if not said.")
-    ] = None,
-    step: Annotated[str, typer.Option("-i", help="As nccl-tests: bytes from size to size.")] = "",
-    ranks: Annotated[
-        int,
-        typer.Option(
-            "--ranks", "-n", "-g", help="Processes: 4, or one for every GPU.", callback=as_launched
-        ),
-    ] = 0,
-    device: Annotated[str, typer.Option(help="auto: GPUs if there are two; gpu, cpu.")] = "auto",
-    suite: Annotated[str, typer.Option(help="GPUs: flexlink, every figure of the paper.")] = "",
-    baselines: Annotated[
-        str, typer.Option(help="GPUs: a list of nccl, nccl-best, symm; all, none.")
-    ] = "all",
-    mscclpp: Annotated[
-        Path | None, typer.Option(help="GPUs: MSCCL++'s libmscclpp_nccl.so, one more baseline.")
-    ] = None,
-    variants: Annotated[
-        str, typer.Option(help="GPUs, braid too: a list of unregistered, links; all, none.")
-    ] = "none",
-    mode: Annotated[
-        str, typer.Option(help="GPUs: eager, graph, both; auto: graph up to 4 MiB.")
-    ] = "auto",
-    links: Annotated[str, typer.Option(help="Links to use: auto, or shm,staged,rdma.")] = "",
-    pace: Annotated[
-        str, typer.Option(help="Slow links down: shm=400MB/s,staged=200MB/s@50us.")
-    ] = "",
-    dtype: Annotated[
-        str, typer.Option("--dtype", "-d", help="float32, or on GPUs bfloat16, if not said.")
-    ] = "",
-    redop: Annotated[
-        str, typer.Option("--op", "-o", help="Reduction: sum, prod, min, max, avg.")
-    ] = "sum",
-    root: Annotated[
-        int | None,
-        typer.Option("--root", "-r", help="Of broadcast, among the processes; the last if unsaid."),
-    ] = None,
-    iters: Annotated[int, typer.Option(help="Samples per case, at most.")] = 20,
-    calls: Annotated[
-        int, typer.Option("--calls", "-m", help="Calls per sample; 0: as many as last 2 ms.")
-    ] = 0,
-    launches: Annotated[
-        int | None,
-        typer.Option(
-            "--cudagraph", "-G", help="GPUs: launches of a graph of -m calls; 0: no graph."
-        ),
-    ] = None,
-    warmup: Annotated[
-        int, typer.Option("--warmup", "-w", help="Calls before the first sample.")
-    ] = 2,
-    against: Annotated[
-        str, typer.Option(help="Baseline in the same run: best-link, fixed-shares, gloo, none.")
-    ] = "",
-    check: Annotated[
-        int, typer.Option("--check", "-c", help="Checked calls per case, before timing.")
-    ] = 1,
-    time_budget: Annotated[float, typer.Option(help="Seconds for all cases; 0: 60 or more.")] = 0.0,
-    timeout: Annotated[str, typer.Option(help="Deadline of every wait, such as 30s.")] = "",
-    tune: Annotated[str, typer.Option(help="Measure the links at start: auto, off, force.")] = "",
-    json_path: Annotated[
-        Path | None, typer.Option("--json", help="Write the record here; - is standard output.")
-    ] = None,
-    svg_path: Annotated[Path | None, typer.Option("--svg", help="Draw the record here.")] = None,
-    commit: Annotated[str, typer.Option(help="For a record of a tree without git.")] = "",
-    quiet: Annotated[bool, typer.Option("--quiet", help="No tables.")] = False,
-    by_rank: Annotated[
-        bool, typer.Option("--by-rank", help="Print every rank's times, even if none is late.")
-    ] = False,
+    ops: options.Ops = "all",
+    sizes_text: options.Sizes = "",
+    begin: options.Begin = "",
+    end: options.End = "",
+    factor: options.Factor = None,
+    step: options.Step = "",
+    ranks: options.Ranks = 0,
+    device: options.Device = "auto",
+    suite: options.Suite = "",
+    baselines: options.Baselines = "all",
+    mscclpp: options.Mscclpp = None,
+    variants: options.Variants = "none",
+    mode: options.Mode = "auto",
+    links: options.Links = "",
+    pace: options.Pace = "",
+    dtype: options.Dtype = "",
+    redop: options.Redop = "sum",
+    root: options.Root = None,
+    iters: options.Iters = 20,
+    calls: options.Calls = 0,
+    launches: options.Launches = None,
+    warmup: options.Warmup = 2,
+    against: options.Against = "",
+    check: options.Check = 1,
+    time_budget: options.TimeBudget = 0.0,
+    timeout: options.Timeout = "",
+    tune: options.Tune = "",
+    json_path: probe_options.JsonPath = None,
+    svg_path: probe_options.SvgPath = None,
+    commit: probe_options.Commit = "",
+    quiet: options.Quiet = False,
+    by_rank: options.ByRank = False,
 ) -> None:
     """Check every byte of the collectives, then time them against a baseline in the same run.
 
@@ -162,9 +113,7 @@ def bench(
     check_device(device, "bench: --device")
     redop = word(redop, "op", "bench: --op")
     _check_calls(calls, launches)
-    if not sizes_text and _typed(ctx, "sizes_text"):
-        fail("bench: --sizes: '' is no size; without --sizes the usual ones are measured")
-    sizes_text = _sizes_text(sizes_text, begin, end, factor, step)
+    sizes_text = _sizes_text(ctx, sizes_text, begin, end, factor, step)
     asked = Asked(
         device=device,
         suite=suite,
@@ -194,12 +143,17 @@ def bench(
         warm_up_calls=warmup,
         checks=check,
     )
+    raise typer.Exit(_run(asked))
+
+
+def _run(asked: "Asked") -> int:
+    """On GPUs where there are enough and nothing speaks against it. The exit code."""
     _check_root(asked)
-    check_outputs(json_path, svg_path)
+    check_outputs(asked.json_path, asked.svg_path)
     if not launched.is_rank():
         check_options(asked.options)
     code = _on_gpus(asked)
-    raise typer.Exit(_on_cpus(asked) if code is None else code)
+    return _on_cpus(asked) if code is None else code
 
 
 def _given(**options: str) -> dict[str, str]:
@@ -245,7 +199,7 @@ def _on_cpus(asked: "Asked") -> int:
     if launched.is_rank():
         return run_rank(settings)
     _check_memory(settings, ranks)
-    if (why := options.why_cpus(asked.device)) and not asked.host_only:
+    if (why := probe_options.why_cpus(asked.device)) and not asked.host_only:
         print(why, file=sys.stderr, flush=True)
     cut.say(
         (op, size, measured_bytes(op, size, settings.dtype, ranks))
@@ -267,8 +221,12 @@ def _check_memory(settings: "Settings", ranks: int) -> None:
                 fail(f"bench: --sizes: {why}")
 
 
-def _sizes_text(sizes_text: str, begin: str, end: str, factor: int | None, step: str) -> str:
+def _sizes_text(
+    ctx: typer.Context, sizes_text: str, begin: str, end: str, factor: int | None, step: str
+) -> str:
     """--sizes, or nccl-tests' words for a range; "" where neither is said."""
+    if not sizes_text and _typed(ctx, "sizes_text"):
+        fail("bench: --sizes: '' is no size; without --sizes the usual ones are measured")
     if sizes_text and (begin or end or step):
         fail("bench: --sizes and -b, -e say the same; write one of them")
     return sizes_text or _range_text(begin, end, factor, step)

@@ -102,7 +102,7 @@ class Engine(Transfers, Closing):
 
     @property
     def address(self) -> Peer:
-        """By which peers reach this engine: opaque and picklable, ship it by any means."""
+        """How peers reach this engine: opaque and picklable, to be shipped by any means."""
         return Peer(self._live().address())
 
     @property

@@ -84,7 +84,7 @@ class Region:
 
     @property
     def id(self) -> int:
-        """As messages name it; never used again by this engine."""
+        """The number by which messages name it; this engine never uses it again."""
         return self._core.id
 
     @property
@@ -93,7 +93,7 @@ class Region:
 
     @property
     def address(self) -> int:
-        """Of the first byte."""
+        """The address of its first byte."""
         return self._core.address
 
     @property

@@ -18,7 +18,7 @@ from braid.errors import InvalidArgument
 T = TypeVar("T")
 
 MOST_PLANES = 192
-"""Of one call; as src/engine/copy_pages.h has it."""
+"""Most planes of one call, as in src/engine/copy_pages.h."""
 
 Offsets: TypeAlias = Sequence[int] | npt.NDArray[Any]
 """One for each plane."""

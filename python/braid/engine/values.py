@@ -38,7 +38,7 @@ def immediate(value: SupportsIndex | None, what: str) -> int | None:
 
 
 def nanoseconds(seconds: float | None, what: str, default_ns: int) -> int:
-    """At least 1 for a time that is given: the core takes 0 for none."""
+    """Nanoseconds, at least 1 where seconds are given: the core takes 0 for "no time"."""
     if seconds is None:
         return default_ns
     if isinstance(seconds, np.integer | np.floating):  # one of an array's numbers

@@ -47,7 +47,7 @@ class Watch(Closing):
 
     @property
     def address(self) -> int:
-        """Of the word, on the host."""
+        """The word's address on the host."""
         return self._core.address
 
     @property

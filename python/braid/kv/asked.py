@@ -10,7 +10,7 @@ from braid.errors import InvalidArgument
 from braid.kv.places import PageIds
 
 _MOST_TOKENS = 2**53
-"""As of any number in a letter."""
+"""The largest number that a letter may hold (JSON)."""
 _MOST_PAGE = 2**64 - 1
 
 

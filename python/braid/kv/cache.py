@@ -39,8 +39,8 @@ def _where(memory: LayerMemory) -> str:
 
 
 def memory_of(array: Array, layout: Layout, what: str) -> LayerMemory:
-    """Of an array or tensor [pages, heads here, page_tokens, ...], or without the axis of heads
-    where there is one. Pages may lie apart, and the inside of one may not.
+    """One layer's memory, from an array or tensor [pages, heads here, page_tokens, ...]. With one
+    head its axis may be left out. Pages may lie apart, but each must be contiguous.
     """
     if hasattr(array, "data_ptr"):  # torch's
         size = array.element_size()

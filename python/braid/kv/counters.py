@@ -39,7 +39,7 @@ class Counters:
             return {name: self._counts[name] for name in HELP}
 
     def prometheus(self, prefix: str = "braid_kv") -> str:
-        """In the text form that Prometheus scrapes."""
+        """All counts in the text form that Prometheus scrapes."""
         label = self._engine.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
         lines = []
         for name, count in self.as_dict().items():

@@ -11,20 +11,20 @@ from braid.engine import Ticket
 from braid.errors import Error
 
 LONGEST_S = 600.0
-"""Of one call for pages. What ends a load is its own deadline, and a long queue is no fault of its:
-this is for one without a deadline, where no rail comes up again.
+"""The timeout of one call for pages. A load ends by its own deadline, however long the queue of the
+engine is. This one is for a load without a deadline when no rail comes up again.
 """
 
 
 class Flying:
-    """False when nothing is under way. Whoever calls holds one lock for all calls."""
+    """Transfers under way; False when there are none. All calls are made under one lock."""
 
     def __init__(self) -> None:
         self._tickets: deque[Ticket] = deque()
         self._is_watched = False
         self._has_begun = False
         self.error: Error | None = None
-        """What the first one ended with that did not end well, of those that were taken away."""
+        """The first error of a transfer that was taken away."""
 
     def __bool__(self) -> bool:
         return bool(self._tickets)
@@ -36,10 +36,10 @@ class Flying:
         self._tickets.append(ticket)
 
     def watch(self, ended: Callable[[], object]) -> None:
-        """Takes away what has ended. If anything is under way then, ended() is called once, later:
-        on the engine's thread of callbacks, when one of them has ended. It is to call landed().
+        """Takes away what has ended. If anything is still under way, ended() is called once, on the
+        engine's thread of callbacks, when a transfer has ended. It must call landed().
 
-        The oldest is watched first, so that the first end is seen soon, and then the latest.
+        The oldest transfer is watched first, so that the first end is seen soon; then the latest.
         """
         self.take_away()
         while self._tickets and not self._is_watched:
@@ -50,12 +50,12 @@ class Flying:
                 self.take_away()
 
     def landed(self) -> None:
-        """What was watched has ended."""
+        """The transfer that was watched has ended."""
         self._is_watched = False
         self.take_away()
 
     def take_away(self) -> None:
-        """What has ended, and notes how."""
+        """Takes away the transfers that have ended, and notes the first error."""
         for ticket in self:
             if ticket.done():
                 self._tickets.remove(ticket)

@@ -31,11 +31,11 @@ class Link:
     layout: Layout
     heard_at: float
     asked_at: float = 0.0
-    """When it was asked last, while it got nothing, whether it is there."""
+    """When it was last asked whether it is there, while it got nothing."""
     regions: list[Descriptor] = field(default_factory=list)
-    """Of its layers, and behind them of its tails if there are any: what it offered."""
+    """The regions that it offered: its layers', and behind them its tails' if it has tails."""
     places: list[Place] = field(default_factory=list)
-    """Of its layers, in `regions`."""
+    """Where each of its layers lies in `regions`."""
     pages: int = 0
 
 
@@ -48,16 +48,16 @@ class Consumer:
     tag: int
     slices: list[Slice]
     pages: PageIds
-    """Where they go: its page numbers, from the request's page `first_page` on."""
+    """Its page numbers: where the request's pages go, from page `first_page` on."""
     first_page: int
     tail_slot: int | None
     sent: list[int]
-    """For each layer here: how many pages of the request are on their way or there."""
+    """How many pages of the request are on their way or there, for each layer here."""
     flying: Flying = field(default_factory=Flying)
     is_tail_sent: bool = False
     is_pulling: bool = False
     is_early: bool = False
-    """It has pulled before begin(), and what it read may not have been computed by then."""
+    """It pulled before begin(), so what it read may not have been computed by then."""
     is_cancelled: bool = False
     is_over: bool = False
     error: Error | None = None
@@ -89,20 +89,27 @@ class Handover(Ending):
         """Why it is given up, as soon as it is."""
         self._cache = cache
         self._computed = [0] * cache.layout.layers_here
-        """For each layer here: how many pages."""
+        """How many pages are computed, for each layer here."""
         self.turn = 0
-        """How often its pages were taken away. A pass that was declared before is none of these."""
+        """How often its pages were taken away. Passes that were declared before that do not count
+        for the pages that it has now.
+        """
+
+    @property
+    def layout(self) -> Layout:
+        """The layout of the cache that its pages are in."""
+        return self._cache.layout
 
     @property
     def total_pages(self) -> int:
-        return self._cache.layout.pages_of(self.tokens)
+        return self.layout.pages_of(self.tokens)
 
     def is_computed(self) -> bool:
         return min(self._computed) >= self.total_pages
 
     def why_not_pulled(self, pages: PageIds, names: tuple[str, str]) -> str | None:
-        """What is wrong about a pull of `pages` by names[1] here, at names[0]; None: nothing. Of a
-        page of another request, and of one that is still computed, it would get anything.
+        """What is wrong with a pull of `pages` by names[1] from us, names[0]; None: nothing. A page
+        of another request, or one that is not computed yet, could have anything in it.
         """
         computed = self.pages[: min(self._computed)]
         if np.array_equal(pages, computed[: pages.size]):
@@ -116,21 +123,21 @@ class Handover(Ending):
         return f"{asked}, of which {named(rest)} are not computed"
 
     def computed(self, layers: range, tokens: int) -> None:
-        """Of `layers` all before token number `tokens` is in the pages. A page that is not full
+        """All tokens before number `tokens` are in the pages of `layers`. A page that is not full
         waits for its last token.
         """
         is_all = tokens >= self.tokens
-        pages = self.total_pages if is_all else tokens // self._cache.layout.page_tokens
+        pages = self.total_pages if is_all else tokens // self.layout.page_tokens
         here = self._here(layers)
         self._computed[here] = [max(found, pages) for found in self._computed[here]]
 
     def _here(self, layers: range) -> slice:
-        """Their places among the layers that are here."""
-        first = self._cache.layout.first_layer
+        """The places of `layers` among the layers that are here."""
+        first = self.layout.first_layer
         return slice(layers.start - first, layers.stop - first)
 
     def pump(self, write: "Write", layers: range | None = None) -> None:
-        """Begins all writes that can begin."""
+        """Begins all writes of `layers` (None: of all) that can begin."""
         for consumer in self.consumers.values():
             if consumer.error is None and not consumer.is_over and not consumer.is_pulling:
                 try:
@@ -165,9 +172,9 @@ class Handover(Ending):
         layers: range,
         span: tuple[int, int],
     ) -> None:
-        """Of the pages span[0] to span[1] of the request, in as few calls as there can be."""
+        """Writes pages span[0] to span[1] of the request, in as few calls as possible."""
         begin, end = span
-        here, there = self._cache.layout.first_layer, consumer.link.layout.first_layer
+        here, there = self.layout.first_layer, consumer.link.layout.first_layer
         places = both(layers, self._cache.places, here, consumer.link.places, there)
         theirs = consumer.pages[begin - consumer.first_page : end - consumer.first_page]
         for move in moves(places, self.pages[begin:end], theirs):
@@ -177,7 +184,7 @@ class Handover(Ending):
             self.stamp("first page")
 
     def _write_move(self, consumer: Consumer, write: "Write", part: Slice, move: Move) -> None:
-        head_bytes = self._cache.layout.head_bytes
+        head_bytes = self.layout.head_bytes
         write(
             consumer,
             (move.pages, part.heads * head_bytes),
@@ -247,13 +254,13 @@ class Handover(Ending):
         return self.why or (errors[0] if errors else None)
 
     def take_pages(self) -> None:
-        """It has none any more, and nothing of it is computed: not by passes under way either."""
+        """Takes all pages away: nothing is computed in them, nor by passes that are under way."""
         self.turn += 1
         self.pages = self.pages[:0]
         self._computed = [0] * len(self._computed)
 
     def grow(self, pages: PageIds) -> None:
-        """More pages at the end: a cache is often given out chunk by chunk."""
+        """Adds pages at the end, since a cache is often given out chunk by chunk."""
         together = np.concatenate([self.pages, pages])
         if is_any_twice(together):
             raise InvalidArgument(f"{self.what}: a page is named twice")

@@ -12,7 +12,7 @@ from typing import Any, Self, SupportsIndex
 from braid.errors import InvalidArgument
 
 SAME = ("model", "dtype", "layers", "heads", "page_tokens", "token_bytes", "tail_bytes")
-"""What two sides must have in common."""
+"""The fields in which two sides must agree."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,16 +76,16 @@ class Layout:
 
     @property
     def head_bytes(self) -> int:
-        """Of one head's part of a page."""
+        """Bytes of one head's part of a page."""
         return self.page_tokens * self.token_bytes
 
     @property
     def page_bytes(self) -> int:
-        """Of a page of one layer, as this rank holds it."""
+        """Bytes of a page of one layer, as this rank holds it."""
         return self.heads_here * self.head_bytes
 
     def pages_of(self, tokens: int) -> int:
-        """How many pages so many tokens take."""
+        """How many pages `tokens` tokens take."""
         return -(-tokens // self.page_tokens)
 
     def as_json(self) -> dict[str, Any]:
@@ -104,7 +104,7 @@ class Layout:
 
 
 def _at_least(layout: Layout, name: str, least: int) -> None:
-    """A whole number, which it then has as an int: peers are told of it, and NumPy's is no JSON."""
+    """Checks a field, and makes it an int: peers are told of it, and JSON takes no NumPy number."""
     value = getattr(layout, name)
     if not isinstance(value, SupportsIndex) or isinstance(value, bool):
         found = f"{value!r:.80} ({type(value).__name__})"
@@ -115,7 +115,7 @@ def _at_least(layout: Layout, name: str, least: int) -> None:
 
 
 def difference(mine: Layout, theirs: Layout, names: tuple[str, str]) -> str | None:
-    """What the two must have in common and have not, in words; `names` are the engines'."""
+    """The first field in which the two disagree, in words; `names` are the engines'."""
     for field in SAME:
         here, there = getattr(mine, field), getattr(theirs, field)
         if here != there:
@@ -128,17 +128,17 @@ class Slice:
     """What one rank gets from one other: some heads of some layers, of every page."""
 
     source: int
-    """Which of the sources."""
+    """Its number among the sources."""
     layers: range
     """Numbered as in the model."""
     source_head: int
     target_head: int
-    """The first of them, counted from the first head that each holds."""
+    """The first head, counted from the first one that each side holds."""
     heads: int
 
 
 def cover(mine: Layout, sources: Sequence[Layout], salt: int = 0) -> list[Slice]:
-    """From which of `sources` the rank `mine` gets what, each head of each layer once.
+    """What the rank `mine` gets from which of `sources`: each head of each layer once.
 
     Where several hold the same heads, `salt` and the rank choose, so that ranks and requests spread
     over them. InvalidArgument names what nobody holds.
@@ -185,11 +185,11 @@ def _heads(
 
 
 def consumers(group: Sequence[Layout], sources: Sequence[Layout], salt: int = 0) -> list[int]:
-    """For each source, how many ranks of the decoder's `group` get something from it."""
+    """How many ranks of the decoder's `group` get something from each source."""
     taken = [{part.source for part in cover(layout, sources, salt)} for layout in group]
     return [sum(number in those for those in taken) for number in range(len(sources))]
 
 
 def whole_group(mine: Layout) -> list[Layout]:
-    """All ranks of a group that has only tensor parallelism, from what one of them has."""
+    """The layouts of all ranks of a group with tensor parallelism alone, from one of them."""
     return [replace(mine, rank=rank) for rank in range(mine.tp)]

@@ -1,5 +1,5 @@
-"""Who a prefiller's decoders are: answers their ranks' greetings, and finds those that are gone. Of
-requests it knows nothing.
+"""Who a prefiller's decoders are: answers their ranks' greetings, and finds those that are gone. It
+knows nothing of requests.
 
 A rank that gets pages is given up when it says nothing for `silence` seconds, one that gets none
 after a longer time: peers come and go. Both are asked before whether they are there, which tells
@@ -21,7 +21,7 @@ from braid.kv.layout import Layout, difference
 from braid.kv.places import places_from
 from braid.kv.post import VERSION, Post, is_of
 
-# In times of `silence`, of a decoder that gets nothing and (soon) of one that gets pages.
+# In multiples of `silence`: for a decoder that gets nothing, and (soon) for one that gets pages.
 _LOST_AFTER = 10
 _ASKED_AFTER = 3
 _SOON_ASKED_AFTER = 0.25
@@ -35,18 +35,18 @@ class Links(Post):
         self.cache = cache
         self._silence = silence
         self._links: dict[bytes, Link] = {}
-        """By the incarnation of the sender."""
+        """By the incarnation of the decoder's engine."""
 
     @abstractmethod
     def _serves(self, sender: bytes) -> bool:
-        """Whether it gets pages."""
+        """Whether that decoder gets pages."""
 
     @abstractmethod
     def _lose(self, sender: bytes, why: Error) -> None:
-        """It is gone: nothing is written to it any more, and it is no link."""
+        """That decoder is gone: nothing is written to it any more, and its link ends."""
 
     def _on_hello(self, head: dict[str, Any], body: bytes, message: Message) -> None:
-        """Of a rank that can be answered: InvalidArgument where its address is none, or another
+        """InvalidArgument, and no answer, where the address that comes with it is none, or another
         engine's.
         """
         parts = letters.unpack(body)

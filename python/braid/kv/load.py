@@ -23,23 +23,23 @@ class Source:
     layout: Layout | None = None
     regions: list[Descriptor] = field(default_factory=list)
     places: list[Place] = field(default_factory=list)
-    """Of its layers, in `regions`."""
+    """Where each of its layers lies in `regions`."""
     pages: int = 0
     offered: list[Region] = field(default_factory=list)
-    """Our layers (and tails), as it alone was told of them."""
+    """Regions of our layers (and tails) that this source alone was told of."""
     is_offering: bool = False
-    """Whether a thread makes what it is to be told."""
+    """Whether a thread registers what it is to be told."""
     heard_at: float = 0.0
     asked_at: float = 0.0
-    """When it was asked last, while nothing was wanted of it, whether it is there."""
+    """When it was last asked whether it is there, while nothing was wanted of it."""
     unwanted_at: float = 0.0
-    """The last time at which nothing was wanted of it: it owes no word before that."""
+    """The last time at which nothing was wanted of it: until then it owed no letter."""
     error: Error | None = None
     """Why it cannot be used: it refused, or was lost."""
     is_gone: bool = False
     """Nothing that it has begun can land any more."""
     revoking: Thread | None = None
-    """Takes away what it was told of, once it is lost."""
+    """The thread that takes away what it was told of, once it is lost."""
 
 
 @dataclass(slots=True)
@@ -60,7 +60,7 @@ class Prefill:
         self.sources = sources
         self.decoder = decoder
         self.waiting: dict[int, Load] = {}
-        """Loads that begin when all ranks have answered, by their tags."""
+        """Loads, by their tags, that begin when all ranks have answered."""
 
     def is_ready(self) -> bool:
         return all(source.layout is not None for source in self.sources)
@@ -92,12 +92,12 @@ class Load(Ending):
         self.first_page = 0
         self.total_pages = 0
         self.remote_pages: PageIds | None = None
-        """Where its pages lie at the prefiller; None: it writes them here."""
+        """Where the pages lie at the prefiller; None: the prefiller writes them here."""
         self.orders: list[Order] = []
         self.is_placed = False
-        """Whether it is known what comes from whom: `orders`."""
+        """Whether `orders` are known: what comes from whom."""
         self.awaits: list[Source] = []
-        """Those of its sources that are to be told first where they may write."""
+        """Its sources that must be told first where they may write."""
         self.expected: Ticket | None = None
         self.reads = Flying()
         self.to_read: deque[Callable[[], object]] = deque()

@@ -17,15 +17,15 @@ from braid.errors import InvalidArgument
 PageIds = npt.NDArray[np.uint64]
 T = TypeVar("T")
 MOST_PAGES = 1 << 16
-"""Of a call: some more find room on the engine's board (src/engine/board.h) beside them."""
+"""Most pages of one call: lists of several such calls find room on the engine's board."""
 FIRST_PAGES = 1 << 13
-"""Of the first of several calls: its pages move while the others are made. Measured:
+"""Most pages of the first of several calls: they move while the other calls are made. Measured:
 records/kv_gpu_calls.json, decision 43.
 """
 
 
 class Place(NamedTuple):
-    """Of a layer: its page k begins at offset + k * stride of region number `region`."""
+    """Where a layer lies: its page k begins at offset + k * stride of region number `region`."""
 
     region: int
     offset: int
@@ -140,7 +140,7 @@ def _side(places: Sequence[Place], ids: PageIds) -> Side:
 
 
 def regions_of(side: Side, regions: Sequence[T]) -> T | list[T]:
-    """As a call takes them, of all that `side` counts by."""
+    """The regions of a side as a call takes them: one for all planes, or one for each."""
     if isinstance(side.regions, int):
         return regions[side.regions]
     return [regions[number] for number in side.regions]

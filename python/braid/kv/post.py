@@ -18,7 +18,7 @@ from braid.kv.counters import Counters
 from braid.kv.ending import Ending, log
 
 VERSION = 3
-"""Of what prefillers and decoders say to each other; letters have one of their own."""
+"""The version of what prefillers and decoders say; letters have a version of their own."""
 _TICK_S = 0.05
 
 
@@ -30,8 +30,8 @@ def is_of(peer: Peer, incarnation: bytes) -> bool:
 
 
 class Post(ABC):
-    """What prefiller and decoder have in common. `_lock` is held in all handlers; callbacks of
-    users run after it has been given back.
+    """What a prefiller and a decoder have in common. All handlers run with `_lock` held; users'
+    callbacks run after it was released.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -40,13 +40,13 @@ class Post(ABC):
         self._lock = threading.RLock()
         self._sending = threading.Lock()
         self._outbox: dict[bytes, tuple[Peer, deque[bytes]]] = {}
-        """Letters' frames for which the engine has no room, by the address of the peer."""
+        """Frames of letters for which the engine had no room, by the peer's address."""
         self._letters: dict[bytes, deque[Ticket]] = {}
-        """Frames on their way, likewise."""
+        """Frames on their way, by the peer's address."""
         self._joiner = letters.Joiner()
         self._closing = threading.Event()
         self._is_over = False
-        """What begins now ends at once."""
+        """Whatever begins from now on ends at once."""
         self._later: list[tuple[Ending, Error | None]] = []
         self._thread = threading.Thread(
             target=self._serve, name=f"braid.kv of {engine.name}", daemon=True
@@ -61,7 +61,7 @@ class Post(ABC):
 
     @abstractmethod
     def _tick(self, now: float) -> None:
-        """Beats and leases, with the lock held, some times a second."""
+        """Looks at beats and leases, some 20 times a second, with the lock held."""
 
     @abstractmethod
     def _end_each(self) -> None:
@@ -69,11 +69,11 @@ class Post(ABC):
 
     @abstractmethod
     def _unheard(self, address: bytes, error: Error) -> None:
-        """A letter to that peer was lost, and with it what it was for. With the lock held."""
+        """A letter to that peer was lost. With the lock held."""
 
     def _send(self, peer: Peer, head: dict[str, Any], body: bytes = b"") -> None:
-        """Begins it, or lets it wait for room behind those that wait: so none is lost or comes in
-        parts. Waits for nothing: the clock finds who is gone, and who does not answer.
+        """Sends a letter, or puts it behind others that wait for room: none is lost, and none is
+        mixed with another. Waits for nothing; the clock finds peers that do not answer.
         """
         frames = letters.frames(head, body)
         with self._sending:
@@ -81,7 +81,7 @@ class Post(ABC):
             self._post(peer.data)
 
     def _post(self, address: bytes) -> None:
-        """As much of the outbox as there is room for, with `_sending` held."""
+        """Sends as much of the outbox as there is room for, with `_sending` held."""
         peer, frames = self._outbox[address]
         try:
             while frames:
@@ -98,12 +98,14 @@ class Post(ABC):
             del self._outbox[address]
 
     def _drop_letters(self, peer: Peer) -> None:
-        """Those that wait: it is gone."""
+        """Forgets the letters that wait for a peer that is gone."""
         with self._sending:
             self._outbox.pop(peer.data, None)
 
     def _look_at_letters(self) -> None:
-        """The engine knows at once that a process is gone. Letters to one peer end in order."""
+        """Finds letters that were lost: the engine knows at once that a process is gone. Letters to
+        one peer end in order.
+        """
         lost: list[tuple[bytes, Error]] = []
         with self._sending:
             for address in list(self._outbox):
@@ -118,11 +120,11 @@ class Post(ABC):
             self._apart("a letter", partial(self._unheard, address, error))
 
     def _end_later(self, ending: Ending, error: Error | None) -> None:
-        """Ends it when the lock has been given back, for callbacks of users run then."""
+        """Ends it once the lock was released, since users' callbacks run then."""
         self._later.append((ending, error))
 
     def _run_later(self) -> None:
-        """To be called without the lock."""
+        """Ends what _end_later() was given. Called without the lock."""
         while self._later:
             with self._lock:
                 later, self._later = self._later, []
@@ -178,7 +180,7 @@ class Post(ABC):
     def _apart(
         self, what: str, look: Callable[[], object], fail: Callable[[Error], object] | None = None
     ) -> None:
-        """Looks at one thing of several: what goes wrong with it ends it, and no other."""
+        """Calls look() for one of several things. An error ends that one, by fail(), alone."""
         try:
             look()
         except Exception as raised:

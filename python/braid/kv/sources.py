@@ -1,5 +1,5 @@
 """Who a decoder's prefillers are: greets their ranks, tells them where they may write, finds those
-that are gone, and takes away from them what they were told. Of loads it knows nothing.
+that are gone, and takes away from them what they were told. It knows nothing of loads.
 
 A source (a prefiller's rank) that says nothing is given up after `silence` seconds. It may be
 alive, and write when it wakes up. So each source is told of regions of its own, over the same
@@ -28,7 +28,7 @@ from braid.kv.places import places_from
 from braid.kv.post import VERSION, Post, is_of
 
 _AGAIN_S = 0.5
-# Of an idle source, in times of `silence`.
+# For an idle source, in multiples of `silence`.
 _ASKED_AFTER = 3
 _LOST_AFTER = 10
 
@@ -41,32 +41,32 @@ class Sources(Post):
         self.cache = cache
         self._silence = silence
         self._sources: dict[bytes, Source] = {}
-        """By the address of the peer; without those that are lost."""
+        """By the peer's address; without the sources that are lost."""
         self._by_sender: dict[bytes, Source] = {}
         self._lost: list[Source] = []
-        """Those that may write still."""
+        """The lost sources that may still write."""
         self._prefills: list[Prefill] = []
         self._offering: set[threading.Thread] = set()
 
     @abstractmethod
     def _wanted(self) -> set[Source]:
-        """Of which anything is wanted."""
+        """The sources of which anything is wanted."""
 
     @abstractmethod
     def _look_after(self, prefill: Prefill) -> None:
-        """A rank of it has answered, or cannot be used any more."""
+        """A rank of the prefill has answered, or cannot be used any more."""
 
     @abstractmethod
     def _on_lost(self, source: Source, error: Error) -> None:
-        """It is given up; it may write still."""
+        """The source is given up; it may still write."""
 
     @abstractmethod
     def _on_offered(self, source: Source, error: Error | None) -> None:
-        """It was told where it may write, or why it cannot be."""
+        """The source was told where it may write; with an error, it could not be."""
 
     @abstractmethod
     def _on_gone(self) -> None:
-        """Of some source nothing can land any more: its `is_gone` says so."""
+        """Nothing of some source can land any more: its `is_gone` says so."""
 
     def connect(self, peers: Sequence[Peer], timeout: float | None = None) -> Prefill:
         """The ranks of a prefiller, by their engines' addresses. Waits for their answers for
@@ -98,7 +98,7 @@ class Sources(Post):
     # --- those who answer ---
 
     def _prefill(self, sources: list[Source]) -> Prefill:
-        """The one of these sources."""
+        """The Prefill of these sources: a known one, or a new one."""
         for known in self._prefills:
             if known.sources == sources:
                 return known
@@ -107,7 +107,7 @@ class Sources(Post):
         return prefill
 
     def _source(self, peer: Peer) -> Source:
-        """A known one, or a new one that is greeted. One that was lost is greeted anew."""
+        """A known source, or a new one, which is greeted; so is one that was lost."""
         source = self._sources.get(peer.data)
         if source is None:
             source = Source(peer, heard_at=time.monotonic())
@@ -118,7 +118,7 @@ class Sources(Post):
         return source
 
     def _on_answer(self, head: dict[str, Any], body: bytes, message: Message) -> None:
-        """To a hello: of whom? The address that has the sender's incarnation in it."""
+        """An answer to a hello, of the source whose address has the sender's incarnation in it."""
         source = next(
             (s for s in self._sources.values() if is_of(s.peer, message.incarnation)), None
         )
@@ -239,7 +239,7 @@ class Sources(Post):
             self._look_after(prefill)
 
     def _leave_out(self, source: Source) -> None:
-        """The next connect() greets its peer anew."""
+        """Forgets the source: the next connect() greets its peer anew."""
         self._drop_letters(source.peer)
         if self._sources.get(source.peer.data) is source:
             del self._sources[source.peer.data]
@@ -254,7 +254,7 @@ class Sources(Post):
     # --- what they were told ---
 
     def _begin_revoking(self, source: Source) -> None:
-        """On a thread of its own, which the next tick begins where there is none."""
+        """Revokes on a thread of its own; the next tick tries again if there is no thread."""
         if source.revoking is None or not source.revoking.is_alive():
             source.revoking = threading.Thread(target=self._revoke, args=(source,), daemon=True)
             source.revoking.start()
@@ -277,7 +277,7 @@ class Sources(Post):
         self._run_later()
 
     def _revoke_all(self) -> None:
-        """Of all sources, when no message comes any more. One that fails stops no other one."""
+        """Revokes all sources when no message comes any more. An error stops no other one."""
         with self._lock:
             offering = list(self._offering)
         for thread in offering:

@@ -15,7 +15,7 @@ from braid.errors import InvalidArgument
 from braid.weights.pieces import Piece, Shape, check
 
 VERSION = 2
-"""Of what ranks tell, and of the dialogue of a version."""
+"""The version of what ranks tell each other, and of the dialogue."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,12 +22,12 @@ class Piece:
 
     name: str
     shape: Shape
-    """Of the whole parameter."""
+    """The shape of the whole parameter."""
     dtype: str
     start: Shape
     size: Shape
     buffer: int
-    """Which of the rank's."""
+    """Its number among the rank's buffers."""
     offset: int
     strides: Shape
 

@@ -86,7 +86,7 @@ class Table:
         """The route as pages of both sides' buffers."""
         source = self.trainers[route.source][route.source_piece]
         target = self.workers[route.target][route.target_piece]
-        return _runs(source, target, route.start, route.size)
+        return runs_between(source, target, route.start, route.size)
 
     def digest(self) -> str:
         """Equal on all ranks that computed the same table."""
@@ -238,7 +238,7 @@ def _route(
 
 
 _PAIRS = 1 << 18
-"""Of boxes that are compared at a time."""
+"""Most boxes that are compared at a time."""
 
 
 def _check_once(
@@ -306,7 +306,7 @@ def _cut(start: Shape, size: Shape, element_bytes: int, most: int) -> Iterable[t
     ]
 
 
-def _runs(source: Piece, target: Piece, start: Shape, size: Shape) -> Runs:
+def runs_between(source: Piece, target: Piece, start: Shape, size: Shape) -> Runs:
     """Axes from the last one on are one run for as long as both sides go on without a gap. Runs
     that lie nearer to each other than a page is long are cut: pages begin at multiples of a stride
     that is not shorter than they are.

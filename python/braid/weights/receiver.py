@@ -25,7 +25,7 @@ from braid.weights.sums import NAME, Landed, Summing, Text, Tiling
 Mode = Literal["two buffers", "in place"]
 
 _LOOK_S = 0.02
-"""So often letters are looked at while parts are awaited."""
+"""How often letters are looked at while parts are awaited."""
 
 
 class _Joined(NamedTuple):
@@ -34,28 +34,28 @@ class _Joined(NamedTuple):
     plan: int
     trainers: list[Holdings]
     routes: dict[int, list[tuple[Route, Text]]]
-    """By trainer."""
+    """The routes from each trainer, with what lies here of each."""
 
 
 class _Left(Cancelled):
-    """A version that its trainers have left without an end: how it ended elsewhere is unknown."""
+    """The trainers have left a version without an end: how it ended elsewhere is unknown."""
 
 
 class Receiver(Station, Closing):
     """One worker's rank; a thread of it answers the trainers. A context manager.
 
     parameters  its parts; what a version brings lies there once it is served
-    mode        "two buffers": versions land beside, and are copied over when all workers have them,
-                box by box, so the old one is served until then, and what is no parameter's stays
-                as it is. It takes as much memory again as the arrays span, gaps of their strides
-                with it. "in place": they land where they are served,
-                between on_pause and on_resume; after a failure nothing is served until the next
-                version is whole
-    on_pause    called before anything changes that is served: in place before a version lands, with
-                two buffers when all of it has landed here. on_resume(version): it is served;
-                on_failure(why): it is not. On the receiver's thread. Between on_pause and one of
-                the others the arrays may change, and must not be read
-    patience    seconds for a version, from `go` on; the next `go`, renew() and join() end it before
+    mode        "two buffers": a version lands beside the old one, which is served until all
+                workers have the new one; then it is copied over box by box, and memory that is no
+                parameter's stays as it is. It takes as much memory again as the arrays span, with
+                the gaps of their strides. "in place": a version lands where it is served, between
+                on_pause and on_resume; after a failure nothing is served until the next version is
+                whole
+    on_pause    called before anything that is served changes: in place before a version lands, with
+                two buffers when all of it has landed here. Then on_resume(version) says that it is
+                served, or on_failure(why) that it is not. Between on_pause and either of them the
+                arrays may change, and must not be read. All are called on the receiver's thread
+    patience    seconds for a version, from `go` on; the next `go`, renew() and join() end it sooner
 
     InvalidArgument for an array that is read-only, or several elements of which are one in memory.
     """
@@ -93,9 +93,9 @@ class Receiver(Station, Closing):
         self._is_over = False
         self._why = ""
         self._joined: _Joined | None = None
-        """By the last join(); None: behind renew(), or never."""
+        """What the last join() has made; None: after renew(), or never joined."""
         self._under = _Joined(0, [], {})
-        """What the thread goes by, which alone changes it."""
+        """What the thread works with. It alone changes it."""
         self._summing = Summing()
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
@@ -105,15 +105,16 @@ class Receiver(Station, Closing):
 
     @property
     def version(self) -> int | None:
-        """What is served; None: nothing yet, or the arrays are torn, or being copied over. Who has
-        read arrays has read one version if this is the same before and behind it, and not None.
+        """The version that is served; None: none yet, or the arrays are torn or being copied over.
+        A reader of the arrays has read one version if this is the same before and after, and not
+        None.
         """
         with self._changed:
             return None if self._is_torn else self._version
 
     @property
     def trouble(self) -> str:
-        """Why the last version was not served, or what a callback raised; empty: all is well."""
+        """Why the last version is not served, or what a callback raised; empty: all is well."""
         with self._changed:
             return self._why
 
@@ -126,8 +127,8 @@ class Receiver(Station, Closing):
         ).encode()  # fmt: skip
 
     def join(self, told: Sequence[bytes]) -> Table:
-        """Makes the plan of what all ranks have told, and answers the trainers from now on. A
-        version of another plan that is under way has failed then; one that is committed is served.
+        """Makes the plan from what all ranks have told, and answers the trainers from now on. A
+        version of another plan that is under way fails, unless it is committed: then it is served.
         """
         table = self._plan(told)
         routes: dict[int, list[tuple[Route, Text]]] = {}
@@ -146,8 +147,8 @@ class Receiver(Station, Closing):
 
     def renew(self) -> bytes:
         """Before another join(): takes back what trainers were told, so that nothing of theirs can
-        land any more, and describes anew. A version that is under way has failed; nobody is
-        answered until join().
+        land any more, and describes this rank anew. A version that is under way fails, and nobody
+        is answered until join().
         """
         self._joined = None
         self._buffers.close(self.engine)
@@ -155,8 +156,8 @@ class Receiver(Station, Closing):
         return self.describe()
 
     def wait(self, version: int, timeout: float = 60.0) -> None:
-        """Returns when `version` or a later one is served; Timeout, with what went wrong; Cancelled
-        when none will be: the receiver or its engine was closed.
+        """Returns when `version` or a later one is served. Timeout says what went wrong; Cancelled
+        means that none will be served, since the receiver or its engine was closed.
         """
         limit = min(values.seconds(timeout, f"{self.what}: wait"), threading.TIMEOUT_MAX)
         with self._changed:
@@ -218,7 +219,7 @@ class Receiver(Station, Closing):
         return f"{self._under.plan:x}"
 
     def _tell(self, trainer: int, head: dict[str, Any]) -> None:
-        """A trainer of the plan that the version is of."""
+        """Says it to a trainer of the plan that the thread works with."""
         self._say(self._under.trainers[trainer], head)
 
     def _run(self, head: dict[str, Any]) -> None:
@@ -253,8 +254,8 @@ class Receiver(Station, Closing):
             self._tell(0, {"kind": "applied", "version": version})
 
     def _await_commit(self, version: int, until: float) -> None:
-        """Without an answer nobody here knows whether others serve the version: nothing is served
-        until the next one.
+        """Without an answer it is unknown whether other workers serve the version, so nothing is
+        served here until the next one.
         """
         try:
             while self._next(version, until, "'commit' of trainer 0")[0]["kind"] != "commit":
@@ -275,15 +276,15 @@ class Receiver(Station, Closing):
                 return found
 
     def _heed(self, version: int, until: float, wanted: Callable[[], str]) -> None:
-        """Whatever letters say by now; raises where the version is off."""
+        """Takes the letters that are here; raises if the version has failed."""
         while self._look(version, until, 0.0, wanted) is not None:
             pass
 
     def _look(
         self, version: int, until: float, wait: float, wanted: Callable[[], str]
     ) -> tuple[dict[str, Any], bytes] | None:
-        """The next letter of the version, if one comes within `wait`. A `go` of a later one says
-        that its trainers have given this one up; it is kept.
+        """The next letter of the version, if one comes within `wait`. A `go` of a later version is
+        kept: it says that the trainers have given this one up.
         """
         if self._closing.is_set():
             raise Cancelled(f"{self.what} closed")
@@ -306,7 +307,7 @@ class Receiver(Station, Closing):
         return found
 
     def _landed(self, timeout: float) -> Landed | None:
-        """The next word of a part, of this plan."""
+        """The next notification about a part of this plan."""
         try:
             landed = Landed.decode(self.engine.take_notification(timeout).data)
         except (Timeout, InvalidArgument):
@@ -314,7 +315,7 @@ class Receiver(Station, Closing):
         return landed if landed.plan == self._under.plan else None
 
     def _compare(self, landed: Landed, found: int) -> None:
-        """Is what the trainer wrote what lies here?"""
+        """Compares the checksum of what lies here with that of what the trainer wrote."""
         if found == landed.checksum:
             return
         route, _ = self._under.routes[landed.trainer][landed.route]
@@ -368,7 +369,7 @@ class _Arrival:
             for rank, routes in receiver._under.routes.items()
             for number, (_, text) in enumerate(routes)
         }
-        """Of routes that are not whole."""
+        """What has come of each route that is not whole yet."""
         self._begun = deque[tuple[Landed, Callable[[], int]]]()
 
     def run(self) -> None:

@@ -30,21 +30,21 @@ class Station:
         self._joiner = letters.Joiner()
         self._sending = threading.Lock()
         self._said: list[Ticket] = []
-        """Of letters on their way."""
+        """Tickets of letters on their way."""
         self._names: dict[bytes, tuple[str, int]] = {}
         self._plan_hash = 0
-        """Of all that was told: ranks that go by anything else are not listened to. Addresses tell
-        incarnations apart, and regions what was renewed.
+        """A hash of all that was told, addresses and regions with it: a rank that was started anew
+        has another one, and so has one that has renewed its regions. Nobody listens to such a rank.
         """
         self._early = deque[tuple[dict[str, Any], bytes]](maxlen=_MOST_EARLY)
-        """Letters of other plans: this rank may join the one that they are of later than others."""
+        """Letters of other plans, which this rank may join later than their senders did."""
 
     @property
     def what(self) -> str:
         return f"{self.side} {self.rank}"
 
     def _plan(self, told: Sequence[bytes]) -> Table:
-        """From what all ranks have told: the same on each. After an error the old plan holds."""
+        """Makes the plan from what all ranks have told. After an error the old plan holds."""
         trainers, workers = sides_of(values.several(told, f"{self.what}: join"))
         self.table = plan(
             [holdings.pieces for holdings in trainers], [holdings.pieces for holdings in workers]
@@ -62,8 +62,8 @@ class Station:
             return sent
 
     def _hear_out(self) -> None:
-        """Until letters have come, or a while: closing the engine cancels them. Who ends behind its
-        last version would take its last word along, and others would wait for that in vain.
+        """Waits a while for letters on their way, since closing the engine cancels them, and others
+        would wait in vain for the last letter of a rank that ends after its last version.
         """
         until = time.monotonic() + _FAREWELL_S
         with self._sending:
@@ -76,8 +76,8 @@ class Station:
         return f"{self._plan_hash:x}"
 
     def _letter(self, timeout: float) -> tuple[dict[str, Any], bytes] | None:
-        """The next letter of a rank of this plan; with a timeout of 0 one that is here. Those that
-        came before this rank had joined come first.
+        """The next letter of a rank of this plan; with a timeout of 0, only one that is here. Those
+        that came before this rank had joined come first.
         """
         for early in self._early:
             if early[0].get("plan") == self._plan_name():
@@ -115,7 +115,7 @@ def hash_of(data: bytes) -> int:
 
 
 def words_of(error: BaseException) -> str:
-    """What the other ranks are told: our own errors say all, others need their type."""
+    """What the other ranks are told. Errors of braid say all; others need their type."""
     return str(error) if isinstance(error, Error) else repr(error)
 
 

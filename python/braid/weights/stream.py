@@ -89,7 +89,7 @@ class StreamSender(Closing):
         self._is_closed = False
         self._workers: dict[int, tuple[Peer, Descriptor]] = {}
         self._untaken: tuple[dict[int, int], dict[int, int]] = {}, {}
-        """By half: the workers that may read theirs, and of which version, one that failed too."""
+        """For each half, the workers that may read it still: of which version, failed or not."""
         self._last = -1
 
     @property

@@ -54,7 +54,7 @@ class Text:
         return self._data is not None
 
     def sum(self, begin: int, nbytes: int) -> int:
-        """Of the part from byte `begin` on."""
+        """The checksum of the part from byte `begin` on."""
         if begin < 0 or nbytes < 0 or begin + nbytes > self.nbytes:
             raise InvalidArgument(
                 f"weights: {nbytes} bytes from {begin} on, of a route of {self.nbytes}"
@@ -87,7 +87,7 @@ class Cut(NamedTuple):
 
 
 def cuts(runs: Runs, itemsize: int, most: int) -> Iterator[Cut]:
-    """Of a whole route, in order: each of `most` bytes or less, but for a run's single element."""
+    """A whole route in order, in cuts of at most `most` bytes each, or of one element."""
     run, source, target = (
         runs.run * itemsize, runs.source_offset * itemsize, runs.target_offset * itemsize,
     )  # fmt: skip
@@ -110,7 +110,7 @@ def cuts(runs: Runs, itemsize: int, most: int) -> Iterator[Cut]:
 
 
 class Summing:
-    """By threads of its own where there are cores for them; else by whoever asks for the number."""
+    """Sums on threads of its own where there are cores for them; else on the asking thread."""
 
     def __init__(self, cores: int | None = None) -> None:
         self._count = min(_MOST_THREADS, (cores or os.cpu_count() or 1) // _CORES_A_THREAD)
@@ -164,7 +164,7 @@ class Landed:
     version: int
     trainer: int
     route: int
-    """Of those from this trainer to this worker, in the table's order."""
+    """The route's number among those from this trainer to this worker, in the table's order."""
     begin: int
     nbytes: int
     checksum: int | None

@@ -17,7 +17,7 @@ from braid.errors import InvalidArgument
 from braid.weights.pieces import Shape, row_major
 
 MOST_BOXES = 4096
-"""Of one view. More are elements rather than boxes, and whole tensors are the better way."""
+"""Most boxes of one view. One with more is single elements; whole tensors are better then."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,8 @@ import pytest
 from engine_peers import options
 
 import braid
-from braid.weights import Parameter, Receiver, Sender, Shard, boxes, sums
+from braid.weights import Parameter, Receiver, Sender, Shard, boxes, dialogue, sums
 from braid.weights import receiver as receiver_module
-from braid.weights import sender as sender_module
 from braid.weights.holdings import as_bytes
 from braid.weights.stream import StreamReceiver, StreamSender
 from braid.weights.sums import Landed
@@ -298,7 +297,7 @@ def test_a_part_that_comes_twice_is_no_part():
 
 
 def test_checksums_of_another_kind_are_refused_by_name(monkeypatch):
-    monkeypatch.setattr(sender_module, "NAME", "crc32")
+    monkeypatch.setattr(dialogue, "NAME", "crc32")
     with Job(1, 1) as job:
         (error,) = job.update(1, timeout=5)
         assert "worker 0: asked for checksums 'crc32', knows 'crc64nvme'" in str(error)
