@@ -145,6 +145,7 @@ class Comms:
     def monitored_barrier(self, timeout_s: float) -> None:
         """A barrier through the store, which works when nothing else does."""
         self.check_process()
+        self._check()
         self._monitored.pass_it(self._check, timeout_s)
 
     def _raise_gpu_failure(self) -> None:

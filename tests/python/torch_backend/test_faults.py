@@ -232,11 +232,15 @@ def test_calls_after_the_end(torch_ranks):
         group = dist.new_group()
         tensor = torch.ones(1)
         dist.all_reduce(tensor, group=group)
+        group.send([tensor], dist.get_rank()).wait()  # which nobody asks for
         dist.destroy_process_group(group)
         for call in (
             lambda: group.allreduce([tensor]).wait(),
             lambda: group.recv([tensor], 1 - dist.get_rank()).wait(),
+            lambda: group.send([tensor], dist.get_rank()).wait(),
+            lambda: group.recv([tensor], dist.get_rank()).wait(),
             lambda: group.barrier().wait(),
+            group.monitored_barrier,
         ):
             with pytest.raises(braid.InvalidArgument, match="was destroyed"):
                 call()
