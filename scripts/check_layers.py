@@ -77,6 +77,7 @@ IMPORTS: dict[str, list[str]] = {
     "errors": [],
     "launch": [],
     "noise": [],
+    "printable": [],
     "ratio": [],
     "sizes": [],
     "typed_json": [],
@@ -115,8 +116,8 @@ IMPORTS: dict[str, list[str]] = {
     "saved": ["typed_json", "plan.formulas"],
     "cases": ["sizes", "braid", "plan.formulas"],
     "record": ["json_file", "noise", "typed_json", "cases"],
-    "terminal": ["closing", "json_file", "launch", "launched", "sizes", "record"],
-    "topo": ["errors", "typed_json", "plan.shipped", "plan.formulas", "saved", "record"],
+    "terminal": ["closing", "json_file", "launch", "launched", "printable", "sizes", "record"],
+    "topo": ["errors", "printable", "typed_json", "plan.shipped", "plan.formulas", "saved", "record"],
     "plan": ["errors", "typed_json", "plan.shipped", "plan.formulas", "saved", "terminal", "topo"],
 }
 _LOW = ["closing", "errors", "json_file", "launch", "launched", "noise", "ratio", "sizes"]

@@ -34,8 +34,9 @@ constexpr int kSlurmFirstPort = 20'000, kSlurmBlocks = 1'500, kPortsPerBlock = 8
 // LeaderWorkerSet gives none either, and a pod has its ports to itself.
 constexpr int kPodPort = 29'400;
 
-Result<int> parse_int(const char* name, const std::string& text, int least, int most) {
-  int value = 0;
+template <typename Number>
+Result<Number> parse_int(const char* name, const std::string& text, Number least, Number most) {
+  Number value = 0;
   const char* end = text.data() + text.size();
   const auto [at, error] = std::from_chars(text.data(), end, value);
   if (error != std::errc() || at != end || value < least || value > most)
@@ -128,8 +129,10 @@ Result<Identity> from_slurm(const Environment& env, const Config& config) {
   identity.store_address = *address;
   std::optional<int> port;
   if (const auto job = env("SLURM_JOB_ID")) {
-    BRAID_ASSIGN_OR_RETURN(const int number, parse_int("SLURM_JOB_ID", *job, 0, INT32_MAX));
-    port = kSlurmFirstPort + kPortsPerBlock * (number % kSlurmBlocks);
+    // Of 32 bits: the first six are the cluster's number where clusters are federated.
+    BRAID_ASSIGN_OR_RETURN(const int64_t number,
+                           parse_int<int64_t>("SLURM_JOB_ID", *job, 0, UINT32_MAX));
+    port = kSlurmFirstPort + kPortsPerBlock * static_cast<int>(number % kSlurmBlocks);
     identity.job_id = fmt::format("slurm {}.{}", number, env("SLURM_STEP_ID").value_or("0"));
   }
   BRAID_RETURN_IF_ERROR(read_port(env, config, port, identity));

@@ -122,6 +122,13 @@ TEST(Identity, ReadsSlurm) {
   EXPECT_EQ(named->job_id, "slurm 4711.5");
 }
 
+TEST(Identity, ReadsFederatedSlurmsJobs) {
+  auto id = read(changed(kSlurm, {{"SLURM_JOB_ID", "4227858944"}}));  // of cluster 63
+  ASSERT_TRUE(id.ok()) << id.status().to_string();
+  EXPECT_EQ(id->store_port, 20'000 + 8 * (4'227'858'944 % 1'500));
+  EXPECT_EQ(id->job_id, "slurm 4227858944.0");
+}
+
 TEST(Identity, TorchrunInsideSlurmWins) {
   Variables both = kSlurm;
   both.insert(kTorchrun.begin(), kTorchrun.end());
@@ -166,6 +173,7 @@ INSTANTIATE_TEST_SUITE_P(
               "neither MASTER_ADDR nor SLURM_LAUNCH_NODE_IPADDR"},
         Wrong{without(kSlurm, "SLURM_JOB_ID"), "MASTER_PORT is not set"},
         Wrong{changed(kSlurm, {{"SLURM_JOB_ID", "x"}}), "SLURM_JOB_ID='x'"},
+        Wrong{changed(kSlurm, {{"SLURM_JOB_ID", "4294967296"}}), "integer from 0 to 4294967295"},
         Wrong{without(kOpenMpi, "MASTER_ADDR"), "although OMPI_COMM_WORLD_SIZE=8"},
         Wrong{without(kOpenMpi, "OMPI_COMM_WORLD_SIZE"), "OMPI_COMM_WORLD_SIZE is not set"},
         Wrong{changed(kOpenMpi, {{"RANK", "0"}, {"WORLD_SIZE", "2"}}),

@@ -129,7 +129,7 @@ class Session:
         for name, value in in_force.items():
             out.print(f"in force: {name}={value}", soft_wrap=True)
         for name, why in roster.missing.items():
-            out.print(f"without {name}: {why}", soft_wrap=True, markup=False)
+            out.print(f"without {name}: {why}", soft_wrap=True)
 
     def _save(self, comm: braid.Comm, roster: Roster) -> None:
         path = self._request.json_path

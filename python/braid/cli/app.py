@@ -29,6 +29,7 @@ from braid.cli.checks import (
     words,
 )
 from braid.launch import LOST_READER, StartError, command_for, launch
+from braid.printable import printable
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -292,7 +293,7 @@ def _refuse(who: str, error: Any) -> NoReturn:  # noqa: ANN401 - a class that ty
     else:
         command = error.ctx.command_path if getattr(error, "ctx", None) else "braid"
         words = " ".join(error.format_message().split())
-        print(f"{who}: {words.removesuffix('.')}; see {command} --help", file=sys.stderr)
+        print(f"{who}: {printable(words).removesuffix('.')}; see {command} --help", file=sys.stderr)
     sys.exit(2)
 
 
@@ -348,10 +349,10 @@ def main() -> None:
         print(f"{who}: stopped", file=sys.stderr)
         sys.exit(130)
     except braid.InvalidArgument as error:
-        print(f"{who}: {error}", file=sys.stderr)
+        print(f"{who}: {printable(str(error))}", file=sys.stderr)
         sys.exit(2)
     except braid.Error as error:
-        print(f"{who}: {type(error).__name__}: {error}", file=sys.stderr)
+        print(f"{who}: {type(error).__name__}: {printable(str(error))}", file=sys.stderr)
         sys.exit(1)
     except MemoryError as error:
         print(f"{who}: out of memory: {' '.join(str(error).split())}", file=sys.stderr)

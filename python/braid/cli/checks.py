@@ -9,6 +9,7 @@ import typer
 
 from braid import json_file, launched, sizes
 from braid.errors import InvalidArgument
+from braid.printable import printable
 
 _MAX_RANKS = 64
 _PICTURES = (".svg", ".png", ".pdf")
@@ -17,7 +18,7 @@ DEVICES = ("auto", "gpu", "cpu")
 
 def fail(message: str) -> NoReturn:
     """One line on standard error, exit code 2."""
-    print(f"braid: {message}", file=sys.stderr)
+    print(f"braid: {printable(message)}", file=sys.stderr)
     raise typer.Exit(2)
 
 

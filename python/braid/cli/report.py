@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from braid import json_file
+from braid.printable import printable
 
 EPILOG = (
     "Example: braid report --from topo.json --model llama3-70b --out report.html"
@@ -90,7 +91,7 @@ def _rates(machine: "Machine", path: Path, is_elsewhere: bool) -> "list[Measured
 
     if is_elsewhere and (gpu := load(path).gpu):
         said = f"{path}: a record of {gpu}, and this machine has no GPU: it marks no link"
-        print(f"braid: report: {said}; --from gives the machine", file=sys.stderr)
+        print(f"braid: report: {printable(said)}; --from gives the machine", file=sys.stderr)
         return []
     return rates_for(machine, path)
 

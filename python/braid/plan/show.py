@@ -19,7 +19,7 @@ def show(report: Report, as_json: bool) -> None:
     from braid.plan import tables
 
     out = console()
-    out.print(report.title, style="bold", markup=False)
+    out.print(report.title, style="bold")
     for part in tables.of_lines(report.lines, out.width):
         out.print(part)
     for part in tables.of_rows(report.rows, out.width):
@@ -36,6 +36,6 @@ def _remarks(report: Report, out: "Console") -> None:
     if any(cell.basis is not Basis.EXACT for row in report.rows for cell in row.cells.values()):
         out.print("m measured, s specified, a assumed", style="dim")
     for warning in report.warnings:
-        out.print(f"warning: {warning}", style="bold yellow", markup=False)
+        out.print(f"warning: {warning}", style="bold yellow")
     for note in report.notes:
-        out.print(f"note: {note}", style="dim", markup=False)
+        out.print(f"note: {note}", style="dim")

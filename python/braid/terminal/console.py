@@ -1,14 +1,18 @@
 """Where tables and words go. rich is loaded when something is said: help and JSON start without."""
 
 import sys
+from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from braid import json_file
 from braid.launch import LOST_READER
+from braid.printable import printable
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.segment import Segment
 
 _PLAIN_WIDTH = 200  # of lines when the output is no terminal, so that no column is cut
 
@@ -18,6 +22,7 @@ def console(json_path: Path | None = None) -> "Console":
     or a pipe.
     """
     from rich.console import Console
+    from rich.segment import Segment
 
     class Out(Console):
         """`| head` has read enough: no fault, but a code of its own; rich would exit with 1."""
@@ -28,6 +33,14 @@ def console(json_path: Path | None = None) -> "Console":
             except SystemExit:
                 sys.exit(LOST_READER)
 
+        def render(
+            self, renderable: "RenderableType", options: "ConsoleOptions | None" = None
+        ) -> "Iterable[Segment]":
+            """Names of records are shown, and do nothing else."""
+            for text, style, control in super().render(renderable, options):
+                yield Segment(text if control else printable(text), style, control)
+
     beside = json_path == json_file.STDOUT
-    out = Out(highlight=False, stderr=beside)
-    return out if out.is_terminal else Out(highlight=False, stderr=beside, width=_PLAIN_WIDTH)
+    make = partial(Out, highlight=False, markup=False, emoji=False, stderr=beside)
+    out = make()
+    return out if out.is_terminal else make(width=_PLAIN_WIDTH)

@@ -1,6 +1,7 @@
 """What readers raise."""
 
 from braid.errors import InvalidArgument
+from braid.printable import printable
 
 
 class BadTopology(InvalidArgument):
@@ -10,4 +11,4 @@ class BadTopology(InvalidArgument):
     """
 
     def __init__(self, message: str) -> None:
-        super().__init__("".join(c if c.isprintable() else "?" for c in message))
+        super().__init__(printable(message).replace("\n", "?"))

@@ -24,7 +24,7 @@ from braid.errors import Error
 from braid.split import bound_here
 from braid.torch.callbacks import Callbacks
 from braid.torch.collectives import Call
-from braid.torch.errors import InvalidArgument, PeerLost, Unsupported, torch_errors
+from braid.torch.errors import Cancelled, InvalidArgument, PeerLost, Unsupported, torch_errors
 from braid.torch.gpu_calls import GpuCalls, refuse_capture
 from braid.torch.host_calls import HostCalls
 from braid.torch.meeting import Meeting
@@ -70,6 +70,7 @@ class Comms:
         """How long a host call may take, where that is not the group's timeout."""
         self._options = dict(options)
         self._made: dict[str, Comm] = {}
+        self._unmade: dict[str, Error] = {}  # why there is none, and never will be
         # One lock each: a rank may begin with the one while another begins with the other.
         self._making = {"cpu": threading.Lock(), "cuda": threading.Lock()}
         self._ended: BaseException | None = None
@@ -144,6 +145,7 @@ class Comms:
     def monitored_barrier(self, timeout_s: float) -> None:
         """A barrier through the store, which works when nothing else does."""
         self.check_process()
+        self._check()
         self._monitored.pass_it(self._check, timeout_s)
 
     def _raise_gpu_failure(self) -> None:
@@ -155,15 +157,31 @@ class Comms:
     def _comm(self, kind: str) -> Comm:
         with self._making[kind]:
             self._check()
+            if kind in self._unmade:
+                raise self._unmade[kind]
             if kind not in self._made:
                 if kind == "cuda":
                     refuse_capture("the first call of a group on a GPU")
-                comm = self._make(kind)
+                comm = self._make_once(kind)
                 if self._ended is not None:  # aborted meanwhile
                     comm._core.close(say_farewell=False)
                 self._check()
                 self._made[kind] = comm
             return self._made[kind]
+
+    def _make_once(self, kind: str) -> Comm:
+        """There is no second try. A rank that came late would be in its first call, where one that
+        gave that up is in its second, and they would take the two for one.
+        """
+        try:
+            return self._make(kind)
+        except BaseException as error:
+            is_fault = isinstance(error, Exception)
+            why = f"an earlier call {f'failed: {error}' if is_fault else 'was interrupted'}"
+            failure = type(error) if isinstance(error, Error) else Cancelled
+            self._unmade[kind] = failure(f"group {self.meeting.name}: {why}")
+            self.meeting.give_up(kind, f"failed: {error}" if is_fault else "was interrupted")
+            raise
 
     def _make(self, kind: str) -> Comm:
         if kind == "cuda" and self.meeting.size > 1 and not self.meeting.is_one_host():

@@ -49,9 +49,11 @@ class Mailbox:
         """The request gets its message now or later."""
         request.work.waits = partial(self.attend, request)
         with self._changed:
+            if self._ended is not None:
+                return request.work.finish(self._ended)
             found, replaced = self._message_for(request)
-            if found is None and (lost := self._why_lost(request)) is not None:
-                return request.work.finish(lost)
+            if found is None and request.source is not None and request.source in self._lost:
+                return request.work.finish(self._lost[request.source])
             if found is None:
                 replaced = self._queue(request)
             self._changed.notify_all()
@@ -85,11 +87,6 @@ class Mailbox:
         if message is not None:
             self._kept_bytes[message[0]] -= len(message[2])
         return message
-
-    def _why_lost(self, request: Request) -> BaseException | None:
-        if self._ended is not None or request.source is None:
-            return self._ended
-        return self._lost.get(request.source)
 
     def claim(self, source: int, tag: int, count: int) -> Request | None:
         """Who gets the message of `count` bytes that is about to arrive; filled() says when it has,

@@ -9,6 +9,7 @@ user alone can read. In their place they leave
 
   offer/<kind>       rank 0, when one is asked for: address and port for a comm of that kind
   here/<job>/<rank>  a rank that is about to join what was offered
+  given_up/<kind>    one that could not join: which rank, and why; nobody tries again
   post/<rank>        a rank that takes messages: where (post.py)
   gone/<rank>        a rank that makes no more calls: why; and `gone`, once one has
 
@@ -20,6 +21,7 @@ anything listens. Ranks on one host use loopback, others the address on the way 
 """
 
 import contextlib
+import functools
 import hashlib
 import hmac
 import ipaddress
@@ -261,6 +263,18 @@ class Meeting:
             return []
         return [place for place, key in enumerate(keys) if not self._store.check([key])]
 
+    def give_up(self, kind: str, why: str) -> None:
+        """Tells those who are in identity(), or will be, that this rank will not join them."""
+        if self._store is not None and self.size > 1:
+            with contextlib.suppress(DistError):
+                self._store.set(f"given_up/{kind}", f"rank {self.rank} {why}")
+
+    def _check_given_up(self, kind: str, check: Callable[[], None]) -> None:
+        check()
+        (why,) = self.look([f"given_up/{kind}"])
+        if why:
+            raise PeerLost(f"group {self.name}: the first call on {kind}: {why:.400}")
+
     def identity(self, kind: str, check: Callable[[], None], *, waits: bool = True) -> Identity:
         """Who this rank is in the group's comm of that kind; collective. Without `waits` the others
         may still be on their way: whoever joins with another deadline than the group's waits there.
@@ -275,12 +289,15 @@ class Meeting:
             offer = {"address": address, "port": free_port(address), "job": secrets.token_hex(8)}
             self.set(key, json.dumps(offer))
         late = f"the first call on {kind} of rank"
+        check = functools.partial(self._check_given_up, kind, check)
         self.wait(lambda: self._absent([key]), late, check)  # it is rank 0's
         agreed = json.loads(self.look([key])[0])
         here = [f"here/{agreed['job']}/{each}" for each in range(self.size)]
         self.set(here[self.rank], "yes")
         if waits:
             self.wait(lambda: self._absent(here), late, check)
+        with self._from_store(late):
+            check()
         return Identity(
             self.rank,
             self.size,

@@ -8,7 +8,7 @@ import torch
 from braid.torch.gpu_calls import refuse_capture
 from braid.torch.post import Post
 from braid.torch.receive import RecvWork, Request
-from braid.torch.rows import as_bytes, device_of, is_row, put, row
+from braid.torch.rows import as_bytes, as_row, device_of, is_row, put, row
 from braid.torch.work import HostWork
 
 
@@ -50,7 +50,7 @@ def receive(post: Post, tensor: torch.Tensor, source: int | None, tag: int) -> H
     plain = tensor.detach()
     is_direct = device.type == "cpu" and is_row(plain)
     if is_direct:
-        arrived = as_bytes(plain.view(-1))
+        arrived = as_bytes(as_row(plain))
     else:
         refuse_capture("recv") if device.type == "cuda" else None
         count = plain.numel() * plain.element_size()

@@ -14,6 +14,8 @@ import json
 from collections.abc import Callable
 from contextlib import suppress
 
+from torch.distributed import DistError
+
 from braid.torch.errors import Timeout
 from braid.torch.meeting import Meeting
 
@@ -41,7 +43,7 @@ class MonitoredBarrier:
         except BaseException as error:
             with suppress(Exception):  # of a store that is gone nobody is let through
                 meeting.set(key, "")
-            if meeting.rank == 0 or not isinstance(error, Timeout) or self._missing():
+            if meeting.rank == 0 or not isinstance(error, Timeout) or not self._was_let_through():
                 raise
 
     def _key(self, rank: int) -> str:
@@ -62,6 +64,13 @@ class MonitoredBarrier:
         self._meeting.wait(missing, "monitored_barrier to be called by ranks", check, timeout_s)
         self._through = list(calls)
         self._meeting.set(_THROUGH, json.dumps(self._through))
+
+    def _was_let_through(self) -> bool:
+        """As far as the store still says so."""
+        try:
+            return not self._missing()
+        except DistError:
+            return False
 
     def _missing(self) -> list[int]:
         """Rank 0, as long as it has not let this rank's call through."""

@@ -77,8 +77,9 @@ class Post:
         end = time.monotonic() + self.limit_s
         self._open()
         if target == self._meeting.rank:
-            self._mailbox.put(target, tag, bytes(data()))
-            work.finish()
+            if self._ended is None:
+                self._mailbox.put(target, tag, bytes(data()))
+            work.finish(self._ended)
             return work
         with self._lock:
             if target not in self._senders:

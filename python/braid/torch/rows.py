@@ -77,6 +77,13 @@ def is_row(tensor: torch.Tensor) -> bool:
     return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
 
 
+def as_row(contiguous: torch.Tensor) -> torch.Tensor:
+    """Its memory as [numel]. view(-1) leaves one element, or none, of a column (`x[:1, 0]`) the
+    column's stride, of which no bytes can be seen.
+    """
+    return contiguous.as_strided((contiguous.numel(),), (1,))
+
+
 def _empty_row(like: torch.Tensor) -> torch.Tensor:
     return torch.empty(like.numel(), dtype=like.dtype, device=like.device)
 
@@ -85,7 +92,7 @@ def row(tensor: torch.Tensor) -> torch.Tensor:
     """The elements of `tensor` to read from, [numel]."""
     plain = tensor.detach()
     if is_row(plain):
-        return plain.view(-1)
+        return as_row(plain)
     copy = _empty_row(plain)
     copy.view(plain.shape).copy_(plain)
     return copy
@@ -99,7 +106,7 @@ def written(tensor: torch.Tensor, *, is_read: bool = False) -> Iterator[torch.Te
     """
     plain = tensor.detach()
     if is_row(plain):
-        yield plain.view(-1)
+        yield as_row(plain)
         return
     copy = row(plain) if is_read else _empty_row(plain)
     yield copy

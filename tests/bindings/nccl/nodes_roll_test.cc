@@ -128,6 +128,11 @@ TEST(RollWire, SaysWhatWasSaidAndNothingElse) {
   EXPECT_EQ(decode_met(as_bytes(met)).value().words[1], "b");
   EXPECT_FALSE(decode_met(as_bytes(met).first(met.size() - 1)).ok());
   EXPECT_FALSE(decode_met(as_bytes(encode(Met{}))).ok()) << "neither yes nor no";
+  std::vector<std::string> most(kMostNodeRanks, "words of a rank");
+  most.emplace_back("what the group's meeting adds");
+  const auto of_most = decode_met(as_bytes(encode(Met{"", most})));
+  ASSERT_TRUE(of_most.ok()) << of_most.status().to_string();
+  EXPECT_EQ(of_most->words, most);
   std::minstd_rand random(1);
   for (int i = 0; i < 20'000; ++i) {  // junk is refused, or read; nothing else happens
     std::string junk(random() % 64, '\0');

@@ -343,6 +343,22 @@ TEST_F(SeatsOverNodes, WithoutOneRankItIsNcclsOnAll) {
 
 // ncclCommRevoke closes a seat and leaves the communicator to the program, whose next call came to a
 // null pointer. The others hear that the rank has ended.
+// 64 nodes of 8, of which some have signed: the roll hung up on such numbers, and the first call was an
+// error on all ranks.
+TEST_F(SeatsOverNodes, MoreRanksThanAreTakenOverAreNcclsOnAll) {
+  RailLibrary library(0);
+  sign();
+  on_ranks([&](int rank) {
+    const auto& seat = seats_[static_cast<size_t>(rank)];
+    const Status opened =
+        seat->open({rank, 512, rank % kPerNode, BRAID_NCCL_ALL_GATHER, library.table()});
+    EXPECT_EQ(opened.code(), Code::kUnsupported) << opened.to_string();
+    EXPECT_NE(opened.message().find("512 ranks"), std::string::npos) << opened.message();
+    EXPECT_FALSE(seat->is_lost());
+  });
+  close(true);
+}
+
 TEST_F(SeatsOverNodes, ACallOnASeatThatWasClosedIsAnError) {
   RailLibrary library(0);
   sign();

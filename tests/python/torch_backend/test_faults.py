@@ -106,6 +106,34 @@ def test_a_rank_that_stays_away_is_a_timeout(torch_ranks):
     assert 0.5 < waits[0] < 2.5
 
 
+@pytest.mark.parametrize("late", [0, 1])
+def test_a_group_whose_first_call_failed_has_failed(torch_ranks, late):
+    """Who went on to its second call met the late rank in its first: the sum of both was wrong on
+    all ranks, without a word.
+    """
+
+    def body():
+        group, errors = dist.new_group(timeout=timedelta(seconds=1)), []
+        if dist.get_rank() == late:
+            time.sleep(2)
+        for step in range(3):
+            began = time.monotonic()
+            with pytest.raises((braid.Timeout, braid.PeerLost)) as caught:
+                dist.all_reduce(torch.tensor([10.0**step]), group=group)
+            errors.append((str(caught.value), time.monotonic() - began))
+        dist.barrier()  # of the other group
+        return errors
+
+    found = torch_ranks(2, body)
+    for rank, errors in enumerate(found):
+        assert f"rank {late}" in errors[0][0], errors
+        assert (errors[0][1] > 0.9) == (rank != late), errors
+        for text, took_s in errors[1:]:
+            assert "an earlier call failed" in text
+            assert took_s < 0.5
+    assert f"rank {1 - late} failed" in found[late][0][0]
+
+
 @pytest.mark.parametrize("first", ["all_reduce", "send", "monitored_barrier"])
 @pytest.mark.parametrize("leaver", [0, 1])
 def test_a_rank_that_leaves_before_the_first_call(torch_ranks, leaver, first):
@@ -204,11 +232,15 @@ def test_calls_after_the_end(torch_ranks):
         group = dist.new_group()
         tensor = torch.ones(1)
         dist.all_reduce(tensor, group=group)
+        group.send([tensor], dist.get_rank()).wait()  # which nobody asks for
         dist.destroy_process_group(group)
         for call in (
             lambda: group.allreduce([tensor]).wait(),
             lambda: group.recv([tensor], 1 - dist.get_rank()).wait(),
+            lambda: group.send([tensor], dist.get_rank()).wait(),
+            lambda: group.recv([tensor], dist.get_rank()).wait(),
             lambda: group.barrier().wait(),
+            group.monitored_barrier,
         ):
             with pytest.raises(braid.InvalidArgument, match="was destroyed"):
                 call()

@@ -16,6 +16,7 @@ from torch_backend_data import mine, same
 import braid
 from braid import _braid
 from braid.torch import lobby
+from braid.torch.errors import Timeout
 from braid.torch.group import make_group
 from braid.torch.monitored import MonitoredBarrier
 
@@ -344,6 +345,25 @@ def test_who_left_a_monitored_barrier_in_any_way_is_not_in_it():
     with pytest.raises(Left):
         MonitoredBarrier(meeting).pass_it(leave, 1.0)
     assert meeting.texts == {"monitored/1": ""}
+
+
+def test_a_monitored_barrier_that_was_late_says_so_though_the_store_has_gone():
+    """It was torch's own error of a connection, of which nobody knows what it was for."""
+
+    class Gone:
+        rank, size = 1, 2
+
+        def set(self, _key, _text):
+            pass
+
+        def look(self, _keys):
+            raise dist.DistNetworkError("Connection reset by peer")
+
+        def wait(self, _missing, what, _check, _timeout_s):
+            raise Timeout(f"waited for {what}")
+
+    with pytest.raises(braid.Timeout, match="monitored_barrier of rank"):
+        MonitoredBarrier(Gone()).pass_it(lambda: None, 1.0)
 
 
 def test_who_gave_a_monitored_barrier_up_is_not_in_it(torch_ranks):

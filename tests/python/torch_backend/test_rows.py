@@ -19,6 +19,43 @@ def test_a_row_is_the_tensors_own_memory_where_that_is_contiguous():
     assert as_bytes(row(conj)).view(torch.complex64).tolist() == [1 - 2j]
 
 
+@pytest.mark.parametrize("rows", [0, 1])
+def test_a_column_of_one_element_or_none_has_bytes(rows):
+    column = torch.arange(4.0).view(2, 2)[:rows, 1]  # contiguous, and its stride is 2
+    assert as_bytes(row(column)).view(torch.float32).tolist() == [1.0] * rows
+    with written(column) as elements:
+        as_bytes(elements).zero_()
+    assert column.tolist() == [0.0] * rows
+
+
+def test_every_call_takes_a_column_of_one_element(torch_ranks):
+    def column(value):
+        return torch.full((2, 2), float(value))[:1, 1]
+
+    def body():
+        rank, n = dist.get_rank(), dist.get_world_size()
+        got = column(rank)
+        dist.broadcast(got, 1)
+        assert got.tolist() == [1.0]
+        whole = torch.zeros(n)
+        dist.all_gather_into_tensor(whole, column(rank))
+        assert whole.tolist() == list(range(n))
+        parts = [column(-1) for _ in range(n)]
+        dist.all_gather(parts, column(rank))
+        assert [part.item() for part in parts] == list(range(n))
+        dist.gather(column(rank), parts if rank == 0 else None)
+        dist.scatter(got, [column(r + 5) for r in range(n)] if rank == 0 else None)
+        assert got.tolist() == [rank + 5.0]
+        dist.all_to_all(parts, [column(rank * n + r) for r in range(n)])
+        assert [part.item() for part in parts] == [r * n + rank for r in range(n)]
+        sent = dist.isend(column(rank), (rank + 1) % n)
+        dist.recv(got, (rank - 1) % n)
+        sent.wait()
+        assert got.tolist() == [(rank - 1) % n]
+
+    torch_ranks(2, body)
+
+
 def test_written_back_only_when_the_body_succeeds():
     column = torch.zeros(3, 4)[:, 1]
     with written(column) as elements:

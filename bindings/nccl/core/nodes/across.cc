@@ -95,6 +95,10 @@ Result<Met> AcrossNodes::meet(const std::string& topic, std::string words, int64
 
 Result<AcrossNodes::Agreed> AcrossNodes::come(int rank, int num_ranks, int nccl_version,
                                               const IsAborted& is_aborted) {
+  // NCCL has told all of them the same, so nobody has to be met for it.
+  if (static_cast<uint32_t>(num_ranks) > kMostNodeRanks)
+    return left(
+        unsupported("it has {} ranks; at most {} are taken over", num_ranks, kMostNodeRanks));
   rank_ = rank;
   num_ranks_ = num_ranks;
   facts_.nccl_version = nccl_version;

@@ -89,7 +89,7 @@ Result<Met> decode_met(std::span<const std::byte> bytes) {
   Met met;
   met.why_not = in.text(kMostWhy);
   const uint64_t num = in.number(4);
-  if (num > kMostNodeRanks) return malformed("answer", bytes.size());
+  if (num > kMostNodeRanks + 1) return malformed("answer", bytes.size());
   for (uint64_t i = 0; i < num && in.is_good(); ++i) met.words.push_back(in.text(kMostWords));
   if (!in.is_whole() || met.all_came() != (num > 0)) return malformed("answer", bytes.size());
   return met;

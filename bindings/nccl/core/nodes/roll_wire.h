@@ -30,7 +30,8 @@ struct Coming {
   std::string words;
 };
 
-/// Of a meeting that all ranks came to, their words in rank order; else why it came to nothing.
+/// Of a meeting that all ranks came to, their words in rank order, behind which the group's has one
+/// more; else why it came to nothing.
 struct Met {
   std::string why_not;  // empty: all came
   std::vector<std::string> words;

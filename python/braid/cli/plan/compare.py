@@ -145,4 +145,4 @@ def _publish(
     if not as_json:
         out = console()
         bars = chart.as_text(strips, chart.bar_width(strips, out.width))
-        out.print(bars, markup=False, soft_wrap=True)
+        out.print(bars, soft_wrap=True)

@@ -36,15 +36,15 @@ def explain(
         return
     out = console()
     for each in found.terms:
-        out.print(f"[bold]{each.word}[/bold]", end=": ")
-        out.print(each.meaning, markup=False)
+        out.print(each.word, style="bold", end=": ")
+        out.print(each.meaning)
     for one in found.formulas:
-        out.print(f"[bold]{_name(one)}[/bold]", end=": ")
-        out.print(one.what, markup=False)
-        out.print(f"  = {one.says}{f'  [{one.unit}]' if one.unit else ''}", markup=False)
+        out.print(_name(one), style="bold", end=": ")
+        out.print(one.what)
+        out.print(f"  = {one.says}{f'  [{one.unit}]' if one.unit else ''}")
         given = ", ".join(f"{name} [{unit}]" if unit else name for name, unit in one.given.items())
-        out.print(f"  from {given}", markup=False)
-        out.print(f"  {one.source}; {one.date}", markup=False, style="dim")
+        out.print(f"  from {given}")
+        out.print(f"  {one.source}; {one.date}", style="dim")
 
 
 def _name(one: Formula) -> str:
