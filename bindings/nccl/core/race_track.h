@@ -64,10 +64,7 @@ struct Entrants {
 
   Status enqueue_ours(const braid_nccl_call& call) const;
   Status barrier(sys::Stream stream) const;
-  double least_gain() const {
-    if (in_windows) return kLeastGainInWindows;
-    return nodes != nullptr ? kLeastGainOverNodes : kLeastGain;
-  }
+  double least_gain() const { return nodes != nullptr ? kLeastGainOverNodes : kLeastGain; }
 };
 
 class RaceTrack : public Track {

@@ -26,9 +26,8 @@ struct Agreement {
 };
 
 /// What NCCL's time must be at least, by braid's. Over nodes more, where a network that others use
-/// changes from day to day. In windows less: both heats must be won, and the one in which braid is
-/// worse, in place or not, by 2 % where it wins the other by half (docs/nccl.md).
-inline constexpr double kLeastGain = 1.03, kLeastGainOverNodes = 1.05, kLeastGainInWindows = 1.01;
+/// changes from day to day.
+inline constexpr double kLeastGain = 1.03, kLeastGainOverNodes = 1.05;
 
 /// A lap as it counts: by its slowest rank. Nothing when a rank contradicts the others: its clock
 /// or its library does not tell what happened, and nobody knows which of them does.

@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <functional>
 #include <random>
@@ -287,26 +286,6 @@ TEST(Race, BothHeatsMustBeWon) {
   ground.second_by_first = 1.4;
   FakeTrack both(ground);
   EXPECT_EQ(race(both, kTime, {})->choice.won, kAll);
-}
-
-// Calls that NCCL kept, all_gathers of 4 to 64 MiB between two GPUs: as fast as braid's in place,
-// which lost out of place what it would have gained there.
-TEST(RaceInWindows, WhatIsLittleFasterOneWayAndMuchTheOtherIsTaken) {
-  const auto taken = [](double in_place, double out_of_place) {
-    Ground ground = Ground::of(in_place);
-    ground.second_by_first = out_of_place / in_place;
-    ground.spread = 0.005;
-    int num_taken = 0;
-    for (ground.seed = 1; ground.seed <= kRaces / 10; ++ground.seed) {
-      FakeTrack track(ground);
-      num_taken += std::popcount(race(track, kTime, {}, kLeastGainInWindows)->choice.won);
-    }
-    return static_cast<double>(num_taken) / (static_cast<double>(kRaces / 10) * kNumRaced);
-  };
-  EXPECT_GE(taken(1.02, 1.4), 0.98);
-  EXPECT_GE(taken(1.4, 1.02), 0.98);
-  EXPECT_LE(taken(1.0, 1.4), 0.01);
-  EXPECT_LE(taken(1.4, 0.99), 0);
 }
 
 // ---- over nodes: bursts, and then single calls ----
