@@ -84,9 +84,8 @@ struct TurnUnits {
     put(received(call, slice.begin + begin));
   }
   __device__ __forceinline__ void tell(uint32_t c) const {
-    each_other([&](int to) {
-      nvlink::store_relaxed(call.flag(to, 1, call.rank(), c), call.epoch);
-    });
+    each_other(
+        [&](int to) { nvlink::store_relaxed(call.flag(to, 1, call.rank(), c), call.epoch); });
   }
 };
 
