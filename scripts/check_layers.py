@@ -115,7 +115,9 @@ IMPORTS: dict[str, list[str]] = {
     "cases": ["sizes", "braid", "plan.formulas"],
     "record": ["json_file", "noise", "typed_json", "cases"],
     "terminal": ["closing", "json_file", "launch", "launched", "printable", "sizes", "record"],
-    "topo": ["errors", "printable", "typed_json", "plan.shipped", "plan.formulas", "saved", "record"],
+    "topo": [
+        *("errors", "printable", "typed_json", "plan.shipped", "plan.formulas", "saved", "record"),
+    ],
     "plan": ["errors", "typed_json", "plan.shipped", "plan.formulas", "saved", "terminal", "topo"],
 }
 _LOW = ["closing", "errors", "json_file", "launch", "launched", "noise", "ratio", "sizes"]
