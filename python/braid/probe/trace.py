@@ -17,6 +17,8 @@ from braid.probe.player import Call
 
 MOST_CALLS = 1_000_000
 _LARGEST = 1 << 40
+_MOST_BYTES = 256 << 20
+"""Of a file: what has no end (/dev/zero) is not read to it."""
 
 
 def read(path: Path, dtypes: Sequence[str], where: str = "") -> list[Call]:
@@ -24,7 +26,11 @@ def read(path: Path, dtypes: Sequence[str], where: str = "") -> list[Call]:
     these dtypes, in words.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        with path.open("rb") as file:
+            content = file.read(_MOST_BYTES + 1)
+        if len(content) > _MOST_BYTES:
+            raise InvalidArgument(f"{path}: more than {_MOST_BYTES >> 20} MiB, which is no trace")
+        lines = content.decode().splitlines()
     except OSError as error:
         raise InvalidArgument(f"{path}: {error.strerror}") from error
     except UnicodeDecodeError as error:

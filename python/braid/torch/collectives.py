@@ -97,11 +97,23 @@ def all_reduce_coalesced(
 def reduce(call: Call, tensor: torch.Tensor, root: int, how: Reduction) -> None:
     """The reduction in root's tensor; the others' are not touched.
 
-    braid has no rooted reduction: all ranks reduce, and all but root drop the result.
+    On GPUs, and where braid's operators do not do it, all ranks reduce, and all but root drop the
+    result.
     """
+    if how.combine is None and tensor.device.type == "cpu":
+        return _reduce_at_root(call, tensor, root, how)
     if call.rank == root:
         return all_reduce(call, [tensor], how)
     return _reduce_all(call, how, row(tensor).clone())
+
+
+def _reduce_at_root(call: Call, tensor: torch.Tensor, root: int, how: Reduction) -> None:
+    op = cast("Op", how.op)
+    if call.rank != root:
+        call.comm.reduce(how.part(row(tensor)), op, root)
+        return
+    with written(tensor, is_read=True) as elements:
+        call.comm.reduce(how.part(elements), op, root, how.numbers(elements))
 
 
 def reduce_scatter(call: Call, out: torch.Tensor, elements: torch.Tensor, how: Reduction) -> None:

@@ -24,7 +24,7 @@ from braid.errors import Error
 from braid.split import bound_here
 from braid.torch.callbacks import Callbacks
 from braid.torch.collectives import Call
-from braid.torch.errors import Cancelled, InvalidArgument, PeerLost, Unsupported, torch_errors
+from braid.torch.errors import InvalidArgument, PeerLost, Unsupported, torch_errors
 from braid.torch.gpu_calls import GpuCalls, refuse_capture
 from braid.torch.host_calls import HostCalls
 from braid.torch.meeting import Meeting
@@ -178,7 +178,7 @@ class Comms:
         except BaseException as error:
             is_fault = isinstance(error, Exception)
             why = f"an earlier call {f'failed: {error}' if is_fault else 'was interrupted'}"
-            failure = type(error) if isinstance(error, Error) else Cancelled
+            failure = type(error) if isinstance(error, Error) else PeerLost
             self._unmade[kind] = failure(f"group {self.meeting.name}: {why}")
             self.meeting.give_up(kind, f"failed: {error}" if is_fault else "was interrupted")
             raise

@@ -119,6 +119,12 @@ def test_traces_that_cannot_be_read(tmp_path):
             read(tmp_path / name, ("float32",))
 
 
+def test_a_trace_without_an_end_is_not_read_to_it():
+    """It took all memory that the machine had."""
+    with pytest.raises(InvalidArgument, match="more than 256 MiB, which is no trace"):
+        read(Path("/dev/zero"), ("float32",))
+
+
 def test_effort_shares_the_time():
     clock = Clock()
     effort = Effort(100, 10.0, 2, clock=clock)

@@ -99,6 +99,32 @@ def test_rooted_calls(torch_ranks):
     torch_ranks(3, body)
 
 
+def test_ranks_that_mean_different_roots_are_told(torch_ranks):
+    """Of a reduce nobody was, and no rank had its result."""
+
+    def body():
+        rank, n = dist.get_rank(), dist.get_world_size()
+        other = 1 if rank == 2 else 2
+        ones = [torch.ones(3)] * n
+        for call in (
+            lambda group: dist.reduce(torch.ones(3), other, group=group),
+            lambda group: dist.broadcast(torch.ones(3), other, group=group),
+            lambda group: dist.gather(
+                torch.ones(3), ones if rank == other else None, other, group=group
+            ),
+            lambda group: dist.scatter(
+                torch.ones(3), ones if rank == other else None, other, group=group
+            ),
+        ):
+            group = dist.new_group()
+            with pytest.raises(braid.Error):
+                call(group)
+            group.abort()
+        dist.barrier()
+
+    torch_ranks(3, body)
+
+
 @pytest.mark.parametrize("op", ["SUM", "AVG", "MAX"])
 def test_reduce_scatter(torch_ranks, op):
     def body():

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from datetime import timedelta
 
@@ -132,6 +133,24 @@ def test_a_group_whose_first_call_failed_has_failed(torch_ranks, late):
             assert "an earlier call failed" in text
             assert took_s < 0.5
     assert f"rank {1 - late} failed" in found[late][0][0]
+
+
+def test_a_group_whose_first_call_was_interrupted_has_failed(torch_ranks):
+    def body():
+        group = dist.new_group(timeout=timedelta(seconds=10))
+        if dist.get_rank() == 0:
+            threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+            with pytest.raises(KeyboardInterrupt):
+                dist.all_reduce(torch.ones(1), group=group)
+            with pytest.raises(braid.PeerLost, match="an earlier call was interrupted"):
+                dist.all_reduce(torch.ones(1), group=group)
+        else:
+            time.sleep(1)
+            with pytest.raises(braid.PeerLost, match="rank 0 was interrupted"):
+                dist.all_reduce(torch.ones(1), group=group)
+        dist.barrier()
+
+    torch_ranks(2, body)
 
 
 @pytest.mark.parametrize("first", ["all_reduce", "send", "monitored_barrier"])
