@@ -91,10 +91,10 @@ struct TurnUnits {
 
 #endif
 
-/// True when the block's chunks went by bulk copies.
+/// True when the block's chunks went by bulk copies. Among two there is nobody to pass them on to.
 __device__ __forceinline__ bool passed_on_in_bulk(const DirectCall& call, const Span& slice) {
 #if __CUDA_ARCH__ >= 900
-  if (!call.args.uses_bulk) return false;
+  if (!call.args.uses_bulk || call.size() == 2) return false;
   move_and_tell(TurnUnits{call, slice}, &call.args.direct.state->next_unit[call.epoch % 2],
                 call.args.shape.chunk_bytes);
   return true;
