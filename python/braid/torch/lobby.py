@@ -36,6 +36,8 @@ class Card:
     host: str
     """Equal for ranks that reach each other over loopback."""
     address: str
+    process: str = ""
+    """For ranks of its host, who may ask whether it has ended (processes.py)."""
 
 
 @dataclass(frozen=True)

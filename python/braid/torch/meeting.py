@@ -14,7 +14,8 @@ user alone can read. In their place they leave
   gone/<rank>        a rank that makes no more calls: why; and `gone`, once one has
 
 Ranks that join a comm see each other's connections close. Before that nothing tells one that has
-left from one that is late, except that it says so here: so ranks meet here before they join.
+left from one that is late, except that it says so here, or, where it was killed, that its process
+has ended, which ranks of its host see: so ranks meet here before they join.
 
 A group is made once every rank has come, so a rank that is missing is known by number before
 anything listens. Ranks on one host use loopback, others the address on the way to MASTER_ADDR.
@@ -41,8 +42,10 @@ from braid.comm import Identity
 from braid.errors import Error
 from braid.torch.errors import PeerLost, Timeout, Unavailable, torch_errors
 from braid.torch.lobby import Card, Lobby, Party
+from braid.torch.processes import has_ended, own_process
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.001, 0.05
+_ENDED_S = 0.5  # between two looks at whether processes have ended
 _ELSEWHERE = "192.0.2.1"  # kept for documentation, RFC 5737: no host, but a route leads there
 _LAST_PORT = 65_500  # of an offer: braid tries some more behind it
 _NOTHING_SHARED = (
@@ -60,7 +63,7 @@ def _own_card() -> Card:
         network = os.stat("/proc/self/ns/net").st_ino  # containers of one host have their own
     except OSError:
         network = 0
-    return Card(f"{boot_id}:{network}", _own_address())
+    return Card(f"{boot_id}:{network}", _own_address(), own_process())
 
 
 def _own_address() -> str:
@@ -86,6 +89,10 @@ def free_port(address: str) -> int:
             probe.bind((address, 0))
             if (port := int(probe.getsockname()[1])) < _LAST_PORT:
                 return port
+
+
+def _ranks(late: Sequence[Any]) -> list[int]:
+    return [int(name) for name in late if str(name).isdecimal()]
 
 
 class Meeting:
@@ -152,11 +159,16 @@ class Meeting:
         timeout_s: float | None,
     ) -> None:
         limit_s = self.timeout_s if timeout_s is None else timeout_s
-        end, pause_s = time.monotonic() + limit_s, _FIRST_PAUSE_S
+        began, pause_s = time.monotonic(), _FIRST_PAUSE_S
+        looked = began
         while names := late():
             check()
             self._check_gone(late)
-            if time.monotonic() > end:
+            now = time.monotonic()
+            if now > looked + _ENDED_S:
+                looked = now
+                self._check_ended(late)
+            if now > began + limit_s:
                 raise self._too_late(missing, limit_s, names)
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
@@ -176,10 +188,19 @@ class Meeting:
         """
         if not self._store.check(["gone"]):
             return
-        ranks = [int(name) for name in late() if str(name).isdecimal()]
+        ranks = _ranks(late())
         for rank, why in zip(ranks, self.look([f"gone/{rank}" for rank in ranks]), strict=True):
             if why:
                 raise PeerLost(f"group {self.name}: rank {rank} {why:.200}")
+
+    def _check_ended(self, late: Callable[[], Sequence[Any]]) -> None:
+        """The same when the process of one has ended without a word: it was killed."""
+        ended = {rank for rank in _ranks(late()) if has_ended(self._cards[rank].process)}
+        if not ended:
+            return
+        self._check_gone(late)  # it may have said something since
+        if still_late := sorted(ended.intersection(_ranks(late()))):
+            raise PeerLost(f"group {self.name}: rank {still_late[0]} was killed: its process ended")
 
     @contextlib.contextmanager
     def _from_store(self, missing: str) -> Iterator[None]:

@@ -197,6 +197,33 @@ def test_braids_own_timeout_holds_where_torch_was_given_none(ranks, given_s):
     assert waits[0] is None if given_s else 0.5 < waits[0] < 2.4
 
 
+@pytest.mark.parametrize("first", ["all_reduce", "send", "monitored_barrier"])
+def test_a_rank_that_is_killed_before_the_first_call(torch_ranks, first):
+    """It writes no word, and no connection closes: it was a timeout, 30 minutes by default."""
+
+    def body():
+        group = dist.new_group(timeout=timedelta(seconds=20))
+        if dist.get_rank() == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        call = {
+            "all_reduce": lambda: dist.all_reduce(mine(4), group=group),
+            "send": lambda: dist.send(mine(4), 1, group=group),
+            "monitored_barrier": lambda: group.monitored_barrier(timedelta(seconds=20)),
+        }[first]
+        began = time.monotonic()
+        # In a barrier rank 2 hears from rank 0 that it has left, or that the store has.
+        is_told = first == "monitored_barrier" and dist.get_rank() == 2
+        with pytest.raises(braid.PeerLost, match="" if is_told else "rank 1 was killed"):
+            call()
+        took_s = time.monotonic() - began
+        if dist.get_rank() == 0:
+            time.sleep(2)  # its process is the store's too
+        return took_s
+
+    waits = torch_ranks.collect(torch_ranks.start(3, body), killed=RANK_1)
+    assert max(waits[0], waits[2]) < 5, waits
+
+
 def test_abort_ends_calls_that_wait_here_and_elsewhere(torch_ranks):
     def body():
         dist.barrier()
