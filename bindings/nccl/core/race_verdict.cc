@@ -26,8 +26,9 @@ constexpr size_t kMostLaps = 41;  // then it is too close
 constexpr double kStandardErrors = 2;
 constexpr size_t kLeastSingleLaps = 7;
 
-// Behind a long pause laps are won or not, as in bursts: one that was held up is one of few here, and would decide
-// a mean. Who is slow in half of them wins nine of twelve once in 14 races, in two thirds once in 260.
+// Behind a long pause laps are won or not, as in bursts: one that was held up is one of few here. Who is slow in half
+// of them wins nine of twelve once in 14 races, in two thirds once in 260. Beside that the mean must not be NCCL's: a
+// call that was slow in two laps of twelve, by five times, won ten of them by a third and lost in use (docs/nodes.md).
 constexpr size_t kMostRestedLost = 3;
 
 double median_of(std::vector<double> values) {
@@ -83,7 +84,10 @@ Verdict judge_rested(std::span<const LapTimes> laps, double least_gain) {
   const auto won = static_cast<size_t>(std::count_if(
       laps.begin(), laps.end(), [&](const LapTimes& lap) { return is_won(lap, least_gain); }));
   if (laps.size() - won > kMostRestedLost) return Verdict::kNccl;
-  return won >= kRestedLaps - kMostRestedLost ? Verdict::kBraid : Verdict::kOpen;
+  if (won < kRestedLaps - kMostRestedLost) return Verdict::kOpen;
+  double saved_us = 0;
+  for (const LapTimes& lap : laps) saved_us += lap.nccl_us - lap.braid_us;
+  return saved_us > 0 ? Verdict::kBraid : Verdict::kNccl;
 }
 
 Verdict judge(std::span<const LapTimes> laps, double least_gain) {

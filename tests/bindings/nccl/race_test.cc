@@ -349,6 +349,15 @@ TEST(RaceOverNodes, WhatIsSlowBehindALongPauseIsNccls) {
   }
 }
 
+// Every sixth is, and the mean is NCCL's: races that meet few of them take it.
+TEST(RaceOverNodes, WhatIsSeldomSlowBehindALongPauseIsMostlyNccls) {
+  Ground ground = Ground::of(1.5);
+  ground.slow_rested_share = 1.0 / 6;
+  ground.slow_by_braid = 5;
+  const auto [num_taken, num_sizes] = taken_over_nodes(ground);
+  EXPECT_LE(num_taken, num_sizes / 2);
+}
+
 // What heats of single calls may take more: pauses, which are the track's, and as many calls as laps have.
 TEST(RaceOverNodes, SingleCallsAreFew) {
   Ground ground = Ground::of(1.5);
