@@ -12,6 +12,7 @@ set -euo pipefail
 : "${HEAD:?node 0, by its address}" "${NODE:?the number of this node, from 0}"
 common=(--nnodes "$NODES" --nproc-per-node "$RANKS")
 if [[ ${RENDEZVOUS:-static} == c10d ]]; then
+  : "${ADDRESS:?the address of this node}"
   exec torchrun "${common[@]}" --rdzv-backend c10d --rdzv-endpoint "$HEAD:29500" --rdzv-id "${JOB:-braid}" \
     --rdzv-conf "is_host=$((NODE == 0))" --local-addr "$ADDRESS" "$@"
 fi

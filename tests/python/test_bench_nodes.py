@@ -119,7 +119,7 @@ def test_it_starts_no_ranks() -> None:
     command = [sys.executable, "-m", "braid.cli", "bench", "nodes"]
     done = subprocess.run(command, env=clean, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert "srun or torchrun" in done.stderr
+    assert "srun, torchrun, mpirun" in done.stderr
     codes, said = start("--against", "none", ranks=2)
     assert codes == [2, 2], said
     assert "are on 1 node" in said

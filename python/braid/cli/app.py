@@ -169,8 +169,9 @@ def options(
 
 
 @app.command(
-    epilog="Example: env $(braid nccl-env) torchrun train.py; env $(braid nccl-env --for vllm) vllm"
-    " serve MODEL. Exit code 2: built without it, or no such program."
+    epilog="Example: env $(braid nccl-env) torchrun --nproc-per-node 8 train.py;"
+    " env $(braid nccl-env --for vllm) vllm serve MODEL."
+    " Exit code 2: built without it, or no such program."
 )
 def nccl_env(
     program: Annotated[
@@ -180,7 +181,7 @@ def nccl_env(
 ) -> None:
     """Print what puts braid in NCCL's place, for env $(...).
 
-    As in: env $(braid nccl-env) torchrun train.py.
+    As in: env $(braid nccl-env) torchrun --nproc-per-node 8 train.py.
     """
     from braid.cli import nccl
 
@@ -219,7 +220,7 @@ def nccl_check(as_json: AsJson = False) -> None:
 def deepep_env(as_json: AsJson = False) -> None:
     """Print what puts braid in DeepEP's place, for env $(...).
 
-    As in: env $(braid deepep-env) torchrun train.py.
+    As in: env $(braid deepep-env) torchrun --nproc-per-node 8 train.py.
     """
     from braid.cli import deepep
 

@@ -38,7 +38,7 @@ def nodes(
     on all nodes (examples/launch/bench_nodes.sbatch).
     """
     if not launched.has_launcher():
-        raise options.fail("nodes: starts no ranks; start it on all nodes with srun or torchrun")
+        raise options.fail("nodes: starts no ranks; start it on all nodes: srun, torchrun, mpirun")
     check_device(device, "bench nodes: --device")
     output = options.output(samples, budget, json_path, None, quiet, "cpu", commit)
     chosen = options.words(ops, _OPS, "nodes: --ops", "operation")
