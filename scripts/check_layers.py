@@ -78,6 +78,7 @@ IMPORTS: dict[str, list[str]] = {
     "launch": [],
     "noise": [],
     "printable": [],
+    "this_host": [],
     "ratio": [],
     "sizes": [],
     "typed_json": [],
@@ -105,10 +106,19 @@ IMPORTS: dict[str, list[str]] = {
     "braid": ["_braid", "errors", "arguments", "comm", "engine", "under_nccl", "work"],
     "kv.vllm": ["errors", "engine", "kv", "braid"],
     "weights.doors": ["closing", "errors", "engine", "weights", "braid"],
-    "moe": ["_braid", "errors", "arrays", "split", "comm"],
+    "moe": ["_braid", "errors", "arrays", "split", "comm", "this_host"],
     "overlap": ["_braid", "errors", "by_address", "comm"],
     "torch.streams": [],
-    "torch": ["_braid", "errors", "split", "comm", "braid", "overlap", "torch.streams"],
+    "torch": [
+        "_braid",
+        "errors",
+        "split",
+        "comm",
+        "this_host",
+        "braid",
+        "overlap",
+        "torch.streams",
+    ],
     "torch.moe": ["_braid", "errors", "comm", "moe", "torch.streams"],
     "stand_ins": ["moe", "torch.moe"],  # on the path of programs; nothing imports them
     "plan.shipped": [],
@@ -129,7 +139,7 @@ IMPORTS: dict[str, list[str]] = {
     "plan": ["errors", "typed_json", "plan.shipped", "plan.formulas", "saved", "terminal", "topo"],
 }
 _LOW = ["closing", "errors", "json_file", "launch", "launched", "noise", "ratio", "sizes"]
-_LOW += ["typed_json", "braid", "_braid"]
+_LOW += ["typed_json", "this_host", "braid", "_braid"]
 IMPORTS |= {
     "bench": [*_LOW, "plan.formulas", "cases", "record", "terminal"],
     "probe": [*_LOW, "plan.formulas", "cases", "record", "terminal", "saved", "plan", "bench"],

@@ -15,6 +15,7 @@ import braid
 from braid.errors import InvalidArgument
 from braid.record.bench import FabricLink, Versions
 from braid.record.parts import Host
+from braid.this_host import boot_id
 
 _OUR_HEADER = Path("include/braid/braid.h")
 _CODE = ("src", "bindings", "include", "python")
@@ -40,19 +41,13 @@ def num_hosts(comm: braid.Comm) -> int:
     """On how many machines the ranks of this comm are. Collective."""
     if comm.size == 1:
         return 1
-    return num_different(comm, host_name())
+    return num_different(comm, boot_id())
 
 
 def num_different(comm: braid.Comm, words: str) -> int:
     """How many different words the ranks have. Collective."""
     number = int.from_bytes(hashlib.blake2b(words.encode(), digest_size=7).digest(), "big")
     return len(np.unique(np.asarray(comm.all_gather(np.array([number], dtype=np.int64)))))
-
-
-def host_name() -> str:
-    """Of the machine's start; containers on one machine may have names of their own."""
-    boot = Path("/proc/sys/kernel/random/boot_id")
-    return boot.read_text(encoding="ascii") if boot.exists() else platform.node()
 
 
 def _cpu_model() -> str:

@@ -6,23 +6,14 @@ import os
 import secrets
 import socket
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from braid.comm import Comm, Identity, join
 from braid.split import bound_here, own_address
+from braid.this_host import host_id
 
 _LAST_PORT = 65_500
 _ELSEWHERE = "192.0.2.1"  # kept for documentation, RFC 5737: no host, but a route leads there
-
-
-def _host() -> str:
-    boot = Path("/proc/sys/kernel/random/boot_id")
-    try:
-        network = os.stat("/proc/self/ns/net").st_ino  # containers of one host have their own
-    except OSError:
-        network = 0
-    return f"{boot.read_text().strip() if boot.exists() else socket.gethostname()}:{network}"
 
 
 def _address() -> str:
@@ -46,7 +37,7 @@ def meet(
     """A comm of the ranks that call it; `gather` gives every rank what each has told."""
     if size == 1:
         return join(Identity(0, 1), tune="off", **options)
-    told: dict[str, Any] = {"host": _host(), "address": _address()}
+    told: dict[str, Any] = {"host": host_id(), "address": _address()}
     if rank == 0:
         told |= {"port": _free_port(), "job": secrets.token_hex(8), "token": secrets.token_hex(16)}
     cards = gather(told)

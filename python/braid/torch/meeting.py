@@ -32,7 +32,6 @@ import secrets
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 from torch.distributed import DistError
@@ -40,6 +39,7 @@ from torch.distributed import DistError
 from braid._braid import user_secret
 from braid.comm import Identity
 from braid.errors import Error
+from braid.this_host import host_id
 from braid.torch.errors import PeerLost, Timeout, Unavailable, torch_errors
 from braid.torch.lobby import Card, Lobby, Party
 from braid.torch.processes import has_ended, own_process
@@ -57,13 +57,7 @@ _NOTHING_SHARED = (
 
 
 def _own_card() -> Card:
-    boot = Path("/proc/sys/kernel/random/boot_id")
-    boot_id = boot.read_text().strip() if boot.exists() else socket.gethostname()
-    try:
-        network = os.stat("/proc/self/ns/net").st_ino  # containers of one host have their own
-    except OSError:
-        network = 0
-    return Card(f"{boot_id}:{network}", _own_address(), own_process())
+    return Card(host_id(), _own_address(), own_process())
 
 
 def _own_address() -> str:

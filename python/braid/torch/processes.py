@@ -8,6 +8,8 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
+from braid.this_host import boot_id
+
 _ENDED_STATES = "ZX"  # nobody has waited for it yet: it has ended all the same
 
 
@@ -36,8 +38,7 @@ def has_ended(process: str) -> bool:
 
 def _namespace() -> str:
     """Of this boot of this host: namespaces are numbered anew in each."""
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return f"{boot}/{os.stat('/proc/self/ns/pid').st_ino}"
+    return f"{boot_id()}/{os.stat('/proc/self/ns/pid').st_ino}"
 
 
 def _state_and_start(pid: int) -> tuple[str, str]:

@@ -10,6 +10,7 @@ from braid.bench.host.session import Bench, Settings, make_record, publish
 from braid.bench.interrupt import Interrupt, join
 from braid.errors import InvalidArgument
 from braid.terminal.reporter import Reporter
+from braid.this_host import boot_id
 
 _SIOCGIFADDR = 0x8915
 
@@ -37,7 +38,7 @@ def node_name() -> str:
     """This rank's node: containers of one machine may be several."""
     stated = os.environ.get("BRAID_HOST_ID", "")
     namespaces = "".join(os.readlink(f"/proc/self/ns/{kind}") for kind in ("net", "pid"))
-    return stated or facts.host_name() + namespaces
+    return stated or boot_id() + namespaces
 
 
 def run_rank(settings: Settings) -> int:
