@@ -1,5 +1,6 @@
-"""Writes the tables of figures in README.md, docs/results.md, docs/overlap.md and docs/engine.md
-from the records, and the plot that README.md shows; --check says whether the tables are current.
+"""Writes the tables of figures in README.md, docs/results.md, docs/overlap.md, docs/engine.md and
+docs/measured from the records, and the plot that README.md shows; --check says whether the tables
+are current.
 
 .venv/bin/python scripts/make_figures.py [--check]
 """
@@ -21,6 +22,7 @@ from braid.ratio import interval, ratio_words, verdict
 
 README, RESULTS = ROOT / "README.md", ROOT / "docs/results.md"
 OVERLAP, ENGINE = ROOT / "docs/overlap.md", ROOT / "docs/engine.md"
+ENGINE_MEASURED = ROOT / "docs/measured/engine.md"
 BEGIN = "<!-- {}: written by scripts/make_figures.py from records/ -->"
 END = "<!-- end of {} -->"
 FIRST = "gpu figures"
@@ -259,11 +261,13 @@ def pages() -> list[tuple[str, str, str]]:
     overlap, layers = OVERLAP.read_text(encoding="utf-8"), overlap_figures.between_gpus()
     tables = between(overlap, "stand figures", overlap_figures.tables())
     engine = ENGINE.read_text(encoding="utf-8")
+    measured, bbr = ENGINE_MEASURED.read_text(encoding="utf-8"), "engine figures with BBR"
     return [
         ("README.md", text, first),
         ("docs/results.md", page, wanted),
         ("docs/overlap.md", overlap, between(tables, "figures between GPUs", layers)),
         ("docs/engine.md", engine, between(engine, "engine figures", engine_figures.tables())),
+        ("docs/measured/engine.md", measured, between(measured, bbr, engine_figures.with_bbr())),
     ]
 
 
