@@ -143,13 +143,41 @@ def test_programs_over_nodes():
 @pytest.mark.parametrize("size", ["8 KiB", "64 KiB", "1 MiB"])
 def test_pages_between_gpus(size):
     figures = record("engine_between_gpus")["figures"]
-    rows = {
-        row[0]: row[1:] for row in rows_behind("docs/engine.md", "Between two H200 over NVLink")
-    }
+    found = rows_behind("docs/measured/engine.md", "Between two H200 over NVLink")
+    rows = {row[0]: row[1:] for row in found}
     pages = f"pages {size} GPU to another GPU"
     others = ("one copy", "4 at a time, one copy", "Triton kernel", "cuMemcpyBatchAsync")
     names = (*others, "torch, gathered and copied")
     assert rows[size] == [f"{figures[f'{pages}, {name}']:.2f}" for name in names]
+
+
+@pytest.mark.parametrize("size", ["8 KiB", "64 KiB", "1 MiB"])
+def test_pages_on_one_gpu(size):
+    found = record("engine_gpu")
+    figures, rates = found["figures"], {one["group"]: one["gbps"] for one in braids(found)}
+    rows = {row[0]: row[1:] for row in rows_behind("docs/engine.md", "Two processes on one H100")}
+    ways = [f"pages {size} {way}" for way in ("GPU to the same GPU", "GPU to host", "host to GPU")]
+    for cell, way, other in zip(
+        (0, 2, 3), ways, ("Triton kernel", *["one pinned copy"] * 2), strict=True
+    ):
+        digits = 3 if way.endswith("GPU to host") else 2
+        rate = f"{rates[way]:.0f}" if cell == 0 else f"{rates[way]:.1f}"
+        said = f"{figures[f'{way}, {other}']:.{digits}f} ({rate} GB/s)"
+        assert rows[size][cell] == f"{said}, {figures[f'{way}, 4 at a time, {other}']:.2f}"
+    batched = figures[f"{ways[0]}, cuMemcpyBatchAsync"]
+    assert rows[size][1] == (f"{batched:.0f}" if batched > 10 else f"{batched:.1f}")
+
+
+def braids(found: Any) -> list[Any]:
+    return [one for one in found["series"] if one["case"] == "braid"]
+
+
+def test_a_watched_word():
+    samples = sorted(record("engine_watch")["samples_us"])
+    half, most = samples[len(samples) // 2], samples[len(samples) * 99 // 100]
+    for page in ("docs/engine.md", "docs/measured/engine.md"):
+        said = f"{half:.2f} us in the median, {most:.2f} us at 99 %"
+        assert said in (ROOT / page).read_text()
 
 
 def test_the_list_of_decisions_has_their_titles():

@@ -201,7 +201,7 @@ Status RaceTrack::wait_for(sys::Event event) {
 }
 
 // In memory that nobody registered, where programs do it so; in windows, where both differ by as much as
-// two thirds in either direction (docs/nccl.md), braid must lose neither: an all_gather of 32 MiB on two H100 is as
+// two thirds in either direction (docs/measured/nccl.md), braid must lose neither: an all_gather of 32 MiB on two H100 is as
 // fast as NCCL's in place and 1.41 times as fast out of place (decision 19). An all_to_all that overwrites what it
 // sends is never ours there (shim_races.cc).
 bool RaceTrack::is_in_place(size_t heat) const {

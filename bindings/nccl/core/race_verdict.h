@@ -49,7 +49,7 @@ inline constexpr size_t kSingleLaps = 24;
 Verdict judge_rested(std::span<const LapTimes> laps, double least_gain);
 inline constexpr size_t kRestedLaps = 12;
 
-/// NCCL's time by braid's, the median of the laps' (docs/nccl.md's figures). 0 of none.
+/// NCCL's time by braid's, the median of the laps' (docs/measured/nccl.md's figures). 0 of none.
 double median_ratio(std::span<const LapTimes> laps);
 
 }  // namespace braid::nccl
