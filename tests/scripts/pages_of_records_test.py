@@ -16,6 +16,11 @@ def record(name: str) -> Any:
     return json.loads((ROOT / "records" / f"{name}.json").read_text())
 
 
+def words_of(page: str) -> str:
+    """In one line."""
+    return " ".join((ROOT / page).read_text().split())
+
+
 def rows_behind(page: str, words: str) -> list[list[str]]:
     """The cells of the first table behind these words, without its head, bold or not."""
     text = (ROOT / page).read_text()
@@ -115,7 +120,7 @@ def test_moe_of_four_and_eight():
 
 
 def test_nodes_of_cpus():
-    rows = rows_behind("docs/nodes.md", "Recorded on two cores")[1:]
+    rows = rows_behind("docs/measured/nodes.md", "Recorded on two cores")[1:]
     verdicts = record("nodes_cpu")["verdict"]
     assert len(rows) == len(verdicts)
     for row, one in zip(rows, verdicts, strict=True):
@@ -128,8 +133,24 @@ def test_nodes_of_cpus():
         ]
 
 
+def test_nodes_of_cpus_in_the_manual():
+    verdicts = record("nodes_cpu")["verdict"]
+    text = words_of("docs/nodes.md")
+
+    def spread(name: str, places: int) -> str:
+        values = [one[name] for one in verdicts]
+        return f"{min(values):.{places}f} to {max(values):.{places}f}"
+
+    assert f"bytes on the cable {spread('cable_of_model', 3)} of the [formula]" in text
+    assert f"time {spread('time_of_bytes_by_rate', 2)} of bytes by rate" in text
+    assert f"{spread('flat_by_staged', 2)} times as fast as straight" in text
+    for op in ("all_gather", "reduce_scatter", "all_reduce"):
+        beside = [f"{one['gloo_by_staged']:.2f}" for one in verdicts if one["op"] == op]
+        assert f"{op} {' and '.join(beside)}" in text
+
+
 def test_programs_over_nodes():
-    text = (ROOT / "docs/nodes.md").read_text()
+    text = words_of("docs/measured/nodes.md")
     found = record("nodes_programs")
     programs, failures = found["programs"], found["failures"]
     assert f"{programs['programs']:,} programs ({programs['calls']:,} calls a rank" in text
