@@ -8,7 +8,7 @@ import pytest
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-@pytest.mark.parametrize("page", ["nodes.md"])
+@pytest.mark.parametrize("page", ["nodes.md", "moe.md"])
 def test_the_first_example_runs_on_four_ranks(ranks, page):
     found = re.search(r"^```python\n(.*?)^```", (DOCS / page).read_text(), re.M | re.S)
     assert found is not None

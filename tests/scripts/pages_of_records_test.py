@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[2]
-MOE = "docs/moe.md"
+MOE = "docs/measured/moe.md"
 TOKENS = (1, 128, 4096)
 
 
@@ -117,6 +117,24 @@ def test_moe_of_four_and_eight():
                 found, tokens = medians((4, 8)[number // 3]), TOKENS[number % 3]
                 said = " / ".join(f"{found[case][tokens]:,.0f}" for case in SEVERAL[name])
                 assert cell == said, f"{name}, cell {number + 1}"
+
+
+def test_moe_in_the_manual():
+    text, four, eight = words_of("docs/moe.md"), medians(4), medians(8)
+
+    def beside(case: str, tokens: int) -> str:
+        ours, theirs = BOTH_WAYS.get(case) or (RACED[case], f"DeepEP {RACED[case]}")
+        return f"{four[ours][tokens]:.0f} beside {four[theirs][tokens]:.0f}"
+
+    dispatch, combine = list(RACED)[:2]
+    assert f"dispatch {beside(dispatch, 128)}, combine {beside(combine, 128)}" in text
+    exact, low_latency = BOTH_WAYS
+    assert f"{beside(exact, 1)}, {beside(exact, 128)}; low latency" in text
+    said = f"{beside(low_latency, 1)} of one token, {beside(low_latency, 128)} of 128"
+    assert f"low latency {said}" in text
+    braid, deepep = BOTH_WAYS[exact]
+    assert f"both ways {four[braid][4096] / four[deepep][4096]:.2f}" in text
+    assert f"**{eight[braid][4096] / eight[deepep][4096]:.2f} of DeepEP's time**" in text
 
 
 def test_nodes_of_cpus():
