@@ -215,12 +215,12 @@ def short() -> str:
 def programs() -> str:
     """Whole programs as Markdown."""
     lines = [
-        "A step's time by NCCL by that by braid, and where that lies with 95 % confidence. *n*:"
-        f" samples of each; `{noise.MARK}`: they vary by more than {noise.MOST:.0%}; *one after"
-        " the other*: one pair of processes, NCCL's always first, so that what changed on the"
-        " machine between them is in the ratio and in no interval.",
+        "Speed-up of a step (its time with NCCL / with braid), and where that lies with 95 %"
+        f" confidence. *n*: samples of each; `{noise.MARK}`: they vary by more than"
+        f" {noise.MOST:.0%}; *one after the other*: one pair of processes, NCCL's always first, so"
+        " that what changed on the machine between them is in the ratio and in no interval.",
         "",
-        "| program | GPUs | NCCL by braid | samples | record |",
+        "| program | GPUs | speed-up | samples | record |",
         "|---|--:|---|---|---|",
         *app_figures.program_rows(),
         "",

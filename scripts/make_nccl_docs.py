@@ -103,7 +103,7 @@ def slower(folder: str) -> str:
     page, here and below."""
     found = [each for ranks in gpu_figures.all_ranks() for each in _of_suite(ranks)]
     found += [each for ranks in TIMED for each in _of_nccl_tests(ranks)]
-    head = "| GPUs | call | bytes | results | NCCL by braid | record |\n|--:|---|--:|---|--:|---|\n"
+    head = "| GPUs | call | bytes | results | speed-up | record |\n|--:|---|--:|---|--:|---|\n"
     order = sorted(found, key=lambda each: (-each.ranks, each.op, each.nbytes, each.how))
     return head + "".join(each.row(folder) for each in order)
 
@@ -208,13 +208,13 @@ def gain() -> str:
             f" {len(ratios)} times {ratio_words(median(ratios))} or more"
         )
     return (
-        "- **What you gain**, NCCL's time by braid's in nccl-tests, results not registered, all"
-        f" sizes from {format_size(min(sizes))}: {'; '.join(said)} ([below](#what-it-gives)). On 8"
-        " GPUs calls of more than 64 MiB gain little or nothing, and all_to_alls of less than 1"
-        " MiB were slower than NCCL's. Each machine [races](#who-gets-a-call) and keeps NCCL where"
-        " braid does not win by 3 %. NCCL ran with `NCCL_NVLS_ENABLE=0`: with NVLink SHARP its"
-        " all-reduce on four GPUs or more is faster than what is compared here, and braid was never"
-        " measured beside it.\n"
+        "- **What you gain**, as a speed-up (NCCL's time / braid's time) in nccl-tests, results"
+        f" not registered, all sizes from {format_size(min(sizes))}: {'; '.join(said)}"
+        " ([below](#what-it-gives)). On 8 GPUs calls of more than 64 MiB gain little or nothing,"
+        " and all_to_alls of less than 1 MiB were slower than NCCL's. Each machine"
+        " [races](#who-gets-a-call) and keeps NCCL where braid does not win by 3 %. NCCL ran with"
+        " `NCCL_NVLS_ENABLE=0`: with NVLink SHARP its all-reduce on four GPUs or more is faster"
+        " than what is compared here, and braid was never measured beside it.\n"
     )
 
 

@@ -68,7 +68,7 @@ def _samples(record: ProbeRecord) -> int:
 
 
 def gemm() -> Iterator[str]:
-    """cuBLAS's time by that of braid's kernel, all flags set: a row a product, a column an m."""
+    """cuBLAS's time / that of braid's kernel, all flags set: a row a product, a column an m."""
     record = _record(GEMM)
     table: dict[str, dict[int, str]] = {}
     for name, value in record.figures.items():
@@ -78,7 +78,10 @@ def gemm() -> Iterator[str]:
         at = f"{title}, N {columns}, K {depth}, {dtype}"
         table.setdefault(at, {})[int(rows)] = f"{value:.2f}"
     counts = sorted({m for row in table.values() for m in row})
-    yield "The GEMM alone, all flags set before: cuBLAS's time by braid's; above 1 braid is faster."
+    yield (
+        "The GEMM alone, all flags set before, as a speed-up (cuBLAS's time / braid's time): above"
+        " 1 braid is faster."
+    )
     yield ""
     yield f"| product | {' | '.join(f'm {m}' for m in counts)} |"
     yield "|---|" + "--:|" * len(counts)
@@ -161,7 +164,7 @@ def _between(record: ProbeRecord) -> str:
         " slowest rank's, every product compared with float64 first.",
         "",
         "| layer (M x N x K) | GEMM | NCCL, cuBLAS | braid, cuBLAS | torch, fused | braid |"
-        " best other by braid | E of torch, braid | braid's way |",
+        " best other / braid | E of torch, braid | braid's way |",
         "|---|--:|--:|--:|--:|--:|--:|--:|---|",
     ]
     for group in dict.fromkeys(one.group for one in record.series):

@@ -3,11 +3,12 @@
     braid run -n 2 tests/gpu/torch_host_time.py [--async]
     braid run -n 2 tests/gpu/torch_host_time.py --cpu      # beside Gloo; its times mean little
 
-A sample is the time in which the host makes some calls (of large messages four), by their number; the GPU is not
-waited for but between samples. They are few enough that it never holds the host up. The two take turns, each
-round begins with the other one, and a figure is the median of the slower rank's. Rank 0 prints; the
-exit code is 1 when one of braid's figures up to 1 MiB is more than 1.1 times NCCL's. --async adds calls with
-async_op=True and their wait(); --profile shows where a call by braid spends its time.
+A sample is the time in which the host makes some calls (of large messages four), by their number;
+the GPU is not waited for but between samples. They are few enough that it never holds the host up.
+The two take turns, each round begins with the other one, and a figure is the median of the slower
+rank's. Rank 0 prints; the exit code is 1 when one of braid's figures up to 1 MiB is more than 1.1
+times NCCL's. --async adds calls with async_op=True and their wait(); --profile shows where a call
+by braid spends its time.
 """
 
 import argparse
@@ -28,7 +29,7 @@ import braid.torch  # noqa: F401
 
 SIZES = {"4 KiB": 4 << 10, "1 MiB": 1 << 20}
 LARGE = {"64 MiB": 64 << 20, "256 MiB": 256 << 20}
-"""Calls of many copies and kernels. A GPU's queue holds a thousand of those, of all streams; then the host waits."""
+"""Calls of many copies and kernels. A GPU's queues hold a thousand; then the host waits."""
 LARGE_CALLS = 4
 LIMIT = 1.1
 Call = Callable[[], Any]

@@ -71,4 +71,4 @@ def test_a_record_whose_commit_is_in_doubt_says_so(script, tmp_path, monkeypatch
         words = script.commit_words("doubt.json")
     assert words.startswith("commit 2ce4cc4 by the record, c510ce7 by its command line")
     assert script.commit_words("nccl_tests_check_2.json").endswith("changes that no commit holds")
-    assert script.commit_words("flexlink_2.json") == "commit 4f3e82a"
+    assert script.commit_words("flexlink_2.json") == "commit 9e33c62"

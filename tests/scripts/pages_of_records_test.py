@@ -8,12 +8,17 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[2]
-MOE = "docs/moe.md"
+MOE = "docs/measured/moe.md"
 TOKENS = (1, 128, 4096)
 
 
 def record(name: str) -> Any:
     return json.loads((ROOT / "records" / f"{name}.json").read_text())
+
+
+def words_of(page: str) -> str:
+    """In one line."""
+    return " ".join((ROOT / page).read_text().split())
 
 
 def rows_behind(page: str, words: str) -> list[list[str]]:
@@ -114,8 +119,26 @@ def test_moe_of_four_and_eight():
                 assert cell == said, f"{name}, cell {number + 1}"
 
 
+def test_moe_in_the_manual():
+    text, four, eight = words_of("docs/moe.md"), medians(4), medians(8)
+
+    def beside(case: str, tokens: int) -> str:
+        ours, theirs = BOTH_WAYS.get(case) or (RACED[case], f"DeepEP {RACED[case]}")
+        return f"{four[ours][tokens]:.0f} beside {four[theirs][tokens]:.0f}"
+
+    dispatch, combine = list(RACED)[:2]
+    assert f"dispatch {beside(dispatch, 128)}, combine {beside(combine, 128)}" in text
+    exact, low_latency = BOTH_WAYS
+    assert f"{beside(exact, 1)}, {beside(exact, 128)}; low latency" in text
+    said = f"{beside(low_latency, 1)} of one token, {beside(low_latency, 128)} of 128"
+    assert f"low latency {said}" in text
+    braid, deepep = BOTH_WAYS[exact]
+    assert f"both ways {four[braid][4096] / four[deepep][4096]:.2f}" in text
+    assert f"**{eight[braid][4096] / eight[deepep][4096]:.2f} of DeepEP's time**" in text
+
+
 def test_nodes_of_cpus():
-    rows = rows_behind("docs/nodes.md", "Recorded on two cores")[1:]
+    rows = rows_behind("docs/measured/nodes.md", "Recorded on two cores")[1:]
     verdicts = record("nodes_cpu")["verdict"]
     assert len(rows) == len(verdicts)
     for row, one in zip(rows, verdicts, strict=True):
@@ -128,8 +151,24 @@ def test_nodes_of_cpus():
         ]
 
 
+def test_nodes_of_cpus_in_the_manual():
+    verdicts = record("nodes_cpu")["verdict"]
+    text = words_of("docs/nodes.md")
+
+    def spread(name: str, places: int) -> str:
+        values = [one[name] for one in verdicts]
+        return f"{min(values):.{places}f} to {max(values):.{places}f}"
+
+    assert f"bytes on the cable {spread('cable_of_model', 3)} of the [formula]" in text
+    assert f"time {spread('time_of_bytes_by_rate', 2)} of bytes by rate" in text
+    assert f"{spread('flat_by_staged', 2)} times as fast as straight" in text
+    for op in ("all_gather", "reduce_scatter", "all_reduce"):
+        beside = [f"{one['gloo_by_staged']:.2f}" for one in verdicts if one["op"] == op]
+        assert f"{op} {' and '.join(beside)}" in text
+
+
 def test_programs_over_nodes():
-    text = (ROOT / "docs/nodes.md").read_text()
+    text = words_of("docs/measured/nodes.md")
     found = record("nodes_programs")
     programs, failures = found["programs"], found["failures"]
     assert f"{programs['programs']:,} programs ({programs['calls']:,} calls a rank" in text

@@ -21,7 +21,7 @@ constexpr auto kBetweenPolls = std::chrono::microseconds(20);
 // in bursts (kSingleLaps), of the race's time as everything else.
 constexpr auto kPause = std::chrono::milliseconds(2);
 // As between a layer's calls, in which a TCP connection comes to rest: 1 MiB both ways over loopback by BBR took
-// 0.7 to 1.2 ms in the mean behind 2 ms, 1.1 to 2.8 behind 25 (docs/nodes.md). 600 ms of kRestedLaps.
+// 0.7 to 1.2 ms in the mean behind 2 ms, 1.1 to 2.8 behind 25 (docs/measured/nodes.md). 600 ms of kRestedLaps.
 constexpr auto kLongPause = std::chrono::milliseconds(25);
 
 constexpr Heat kBursts{Calls::kBursts, kLeastGain};

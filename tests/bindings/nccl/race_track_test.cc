@@ -317,7 +317,7 @@ braid_nccl_choice race_over_nodes(const ByNccl& by_nccl) {
 
 // Eight H200 as two nodes: an all_gather of 8 MiB won in bursts, and in use, in turn with NCCL's calls, took twice
 // as long as NCCL's, which may be the pauses or the other's traffic, at the first call behind it or at the second
-// (docs/nodes.md).
+// (docs/measured/nodes.md).
 TEST(RaceOverNodes, WhatIsSlowBehindNcclsTrafficIsNccls) {
   for (const int slow : {0, 1}) {
     const auto by_nccl = [&](const Behind& behind) { return behind.number == slow ? 2.3 : 0.4; };
