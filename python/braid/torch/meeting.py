@@ -37,8 +37,8 @@ from typing import Any
 from torch.distributed import DistError
 
 from braid._braid import user_secret
-from braid.comm import Identity
 from braid.errors import Error
+from braid.joining import Identity
 from braid.this_host import host_id
 from braid.torch.errors import PeerLost, Timeout, Unavailable, torch_errors
 from braid.torch.lobby import Card, Lobby, Party
