@@ -1,4 +1,5 @@
-"""docs/engine.md's figures of the engine beside a plain program and NIXL, and of two hosts.
+"""The engine's figures beside a plain program and NIXL, and of two hosts: docs/engine.md has those
+that hold, docs/measured/engine.md the rest.
 
 Used by make_figures.py.
 """
@@ -11,8 +12,8 @@ from record_notes import link, load
 from braid.record.probe import ProbeRecord, from_json
 from braid.sizes import format_size
 
-RACES = ("engine_cpu.json", "engine_cpu_bbr.json")
-"""TCP with the congestion control that Linux has by default, then with one that paces."""
+RACE, WITH_BBR = "engine_cpu.json", "engine_cpu_bbr.json"
+"""TCP with the congestion control that Linux has by default, and with one that paces."""
 HOSTS = "engine_two_hosts.json"
 _WAYS = {"local": "shm", "shm": "shm", "tcp": "tcp", "net": "net"}
 """Each way's provider of the plain program; UCX is held to tcp,sm beside shm, and else to tcp."""
@@ -41,13 +42,13 @@ def _rate(record: ProbeRecord, group: str) -> str:
     return "-"
 
 
-def beside(name: str) -> Iterator[str]:
-    """Rows of the race on one host, pages first."""
+def beside(name: str, folder: str) -> Iterator[str]:
+    """Rows of the race on one host, pages first; `folder` is that of records, from the page."""
     record = _record(name)
     ways = [way for way in _WAYS if any(one.group.endswith(f" {way}") for one in record.series)]
     samples = [len(one.times.samples_us) for one in record.series if one.times]
     yield (
-        f"{link(name, '../records')}: {record.host.cores} cores ({record.host.cpu}), commit"
+        f"{link(name, folder)}: {record.host.cores} cores ({record.host.cpu}), commit"
         f" {record.commit[:8]}, {min(samples)} to {max(samples)} samples of each in turn,"
         f" {_where(record)}, TCP with {record.host.tcp.upper()}."
         " `plain` and NIXL: braid's rate by theirs."
@@ -91,6 +92,10 @@ def hosts() -> Iterator[str]:
 
 
 def tables() -> str:
-    """All of them."""
-    races = [line for name in RACES for line in (*beside(name), "")]
-    return "\n".join([*races, *hosts()])
+    """For the manual."""
+    return "\n".join([*beside(RACE, "../records"), "", *hosts()])
+
+
+def with_bbr() -> str:
+    """For the page on how figures came about."""
+    return "\n".join(beside(WITH_BBR, "../../records"))

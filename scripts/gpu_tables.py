@@ -117,7 +117,7 @@ GRAPH_BYTES = 4 << 10
 
 
 def _by_nccl_tests(ranks: int, nbytes: int) -> str:
-    """NCCL's time by the drop-in's, all_reduce in a graph."""
+    """NCCL's time / the drop-in's, all_reduce in a graph."""
     name = f"nccl_tests_time_{ranks}.json"
     if not (RECORDS / name).exists():
         return "not run"
@@ -172,11 +172,11 @@ def table(text: str) -> str:
     counts = suites()
     records = {ranks: beside_windows(record_of(ranks)) for ranks in counts}
     lines = [
-        f"NCCL's time by braid's, with where it lies with 95 % confidence: **above 1 braid is"
-        f" faster, below 1 it is slower.** {_where(records)}. Both were measured in turn in one"
-        f" run; *n*: samples of each; `{noise.MARK}`: they vary by more than {noise.MOST:.0%};"
-        f" `{UNCLEAR}`: the interval holds 1. *Best*: against the fastest of NCCL's settings and"
-        " torch's symmetric memory.",
+        "Speed-up (NCCL's time / braid's time), with where it lies with 95 % confidence: **above"
+        f" 1 braid is faster, below 1 it is slower.** {_where(records)}. Both were measured in"
+        f" turn in one run; *n*: samples of each; `{noise.MARK}`: they vary by more than"
+        f" {noise.MOST:.0%}; `{UNCLEAR}`: the interval holds 1. *Best*: against the fastest of"
+        " NCCL's settings and torch's symmetric memory.",
         "",
         "- *Registered*: braid's result lies in memory that was given to `comm.register()`; NCCL's"
         " lies in plain memory, which torch does not register. *Not registered*: both lie in plain"

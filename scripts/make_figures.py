@@ -1,5 +1,6 @@
-"""Writes the tables of figures in README.md, docs/results.md, docs/overlap.md and docs/engine.md
-from the records, and the plot that README.md shows; --check says whether the tables are current.
+"""Writes the tables of figures in README.md, docs/results.md, docs/overlap.md, docs/engine.md and
+docs/measured from the records, and the plot that README.md shows; --check says whether the tables
+are current.
 
 .venv/bin/python scripts/make_figures.py [--check]
 """
@@ -19,11 +20,8 @@ from braid import noise
 from braid.bench.figure import Row as GpuRow
 from braid.ratio import interval, ratio_words, verdict
 
-README, RESULTS = ROOT / "README.md", ROOT / "docs/results.md"
-OVERLAP, ENGINE = ROOT / "docs/overlap.md", ROOT / "docs/engine.md"
 BEGIN = "<!-- {}: written by scripts/make_figures.py from records/ -->"
 END = "<!-- end of {} -->"
-FIRST = "gpu figures"
 
 Row = tuple[str, str, str, str, str]
 """Work, aim, measured, whether braid was faster than what it was compared with, record."""
@@ -217,12 +215,12 @@ def short() -> str:
 def programs() -> str:
     """Whole programs as Markdown."""
     lines = [
-        "A step's time by NCCL by that by braid, and where that lies with 95 % confidence. *n*:"
-        f" samples of each; `{noise.MARK}`: they vary by more than {noise.MOST:.0%}; *one after"
-        " the other*: one pair of processes, NCCL's always first, so that what changed on the"
-        " machine between them is in the ratio and in no interval.",
+        "Speed-up of a step (its time with NCCL / with braid), and where that lies with 95 %"
+        f" confidence. *n*: samples of each; `{noise.MARK}`: they vary by more than"
+        f" {noise.MOST:.0%}; *one after the other*: one pair of processes, NCCL's always first, so"
+        " that what changed on the machine between them is in the ratio and in no interval.",
         "",
-        "| program | GPUs | NCCL by braid | samples | record |",
+        "| program | GPUs | speed-up | samples | record |",
         "|---|--:|---|---|---|",
         *app_figures.program_rows(),
         "",
@@ -231,14 +229,24 @@ def programs() -> str:
     return "\n".join(lines)
 
 
-BLOCKS: dict[str, Callable[[str], str]] = {
-    "gpu figures": gpu_tables.table,
-    "counts": lambda _: short(),
-    "programs": lambda _: programs(),
-    "costs": lambda _: "\n".join(app_figures.costs()),
-    "figures": every,
+BLOCKS: dict[str, dict[str, Callable[[str], str]]] = {
+    "README.md": {"gpu figures": gpu_tables.first_screen},
+    "docs/results.md": {
+        "gpu figures": gpu_tables.table,
+        "counts": lambda _: short(),
+        "programs": lambda _: programs(),
+        "costs": lambda _: "\n".join(app_figures.costs()),
+        "figures": every,
+    },
+    "docs/engine.md": {"engine figures": lambda _: engine_figures.tables()},
+    "docs/measured/engine.md": {"engine figures with BBR": lambda _: engine_figures.with_bbr()},
+    "docs/overlap.md": {"figures in short": lambda _: overlap_figures.in_short()},
+    "docs/measured/overlap.md": {
+        "figures between GPUs": lambda _: overlap_figures.between_gpus(),
+        "stand figures": lambda _: overlap_figures.tables(),
+    },
 }
-"""Of docs/results.md, by what the marks say; of the page as it is."""
+"""Of each page, by what the marks say; of the page as it is."""
 
 
 def between(text: str, what: str, new: str) -> str:
@@ -250,21 +258,13 @@ def between(text: str, what: str, new: str) -> str:
 
 def pages() -> list[tuple[str, str, str]]:
     """Name, text and what the text should be of every page."""
-    text = README.read_text(encoding="utf-8")
-    first = between(text, FIRST, gpu_tables.first_screen(text))
-    page = RESULTS.read_text(encoding="utf-8")
-    wanted = page
-    for what, write in BLOCKS.items():
-        wanted = between(wanted, what, write(page))
-    overlap, layers = OVERLAP.read_text(encoding="utf-8"), overlap_figures.between_gpus()
-    tables = between(overlap, "stand figures", overlap_figures.tables())
-    engine = ENGINE.read_text(encoding="utf-8")
-    return [
-        ("README.md", text, first),
-        ("docs/results.md", page, wanted),
-        ("docs/overlap.md", overlap, between(tables, "figures between GPUs", layers)),
-        ("docs/engine.md", engine, between(engine, "engine figures", engine_figures.tables())),
-    ]
+    found = []
+    for name, blocks in BLOCKS.items():
+        text = wanted = (ROOT / name).read_text(encoding="utf-8")
+        for what, write in blocks.items():
+            wanted = between(wanted, what, write(text))
+        found.append((name, text, wanted))
+    return found
 
 
 def main() -> int:

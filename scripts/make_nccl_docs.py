@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Writes what records say of the drop-in into docs/nccl.md, or with --check says that it is stale.
+"""Writes what records say of the drop-in into docs/nccl.md and docs/measured/nccl.md, or says with
+--check that they are stale.
 
     PYTHONPATH=python python3 scripts/make_nccl_docs.py [--check]
 
@@ -7,9 +8,11 @@ Records: nccl-tests' (nccl_tests_*.json), the suite's (flexlink_*.json), PyTorch
 (torch_tests_*.json).
 """
 
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -23,12 +26,11 @@ from braid.ratio import ratio_words
 from braid.record.gpu import GpuResult
 from braid.sizes import format_size
 
-PAGE = ROOT / "docs/nccl.md"
 MARK = "<!-- {}: written by scripts/make_nccl_docs.py -->\n"
 END = "<!-- end of {} -->\n"
 MIB = 1 << 20
 SIZES = tuple(MIB << shift for shift in (0, 2, 4, 6, 8, 10))
-RECORDS_FOLDER = "../records"
+FEW_SIZES = tuple((16 << 10) << shift for shift in (0, 6, 10, 14))
 WORSE = 0.99
 """Below it a call that is taken over counts as slower here."""
 PROGRAMS = {"all_to_all": "alltoall"}
@@ -39,11 +41,6 @@ CHECKS = {
 }
 TIMED = (2, 4, 8)
 """GPUs of which nccl_tests_time_N.json is there; nccl_tests_windows_N.json need not be."""
-
-
-def to(name: str) -> str:
-    """A record's link from docs/."""
-    return link(name, RECORDS_FOLDER)
 
 
 def is_left_to_nccl(op: str, nbytes: int, ranks: int) -> bool:
@@ -66,10 +63,10 @@ class Slower:
     ratio: float
     name: str
 
-    def row(self) -> str:
+    def row(self, folder: str) -> str:
         return (
             f"| {self.ranks} | {self.op} | {format_size(self.nbytes)} | {self.how} |"
-            f" {ratio_words(self.ratio)} | {to(self.name)} |\n"
+            f" {ratio_words(self.ratio)} | {link(self.name, folder)} |\n"
         )
 
 
@@ -101,13 +98,14 @@ def _of_nccl_tests(ranks: int) -> Iterator[Slower]:
                 yield Slower(ranks, op, one["bytes"], how + place, one["ratio"], name)
 
 
-def slower() -> str:
-    """What is taken over though the records have NCCL faster."""
+def slower(folder: str) -> str:
+    """What is taken over though the records have NCCL faster; `folder` is the records', from the
+    page, here and below."""
     found = [each for ranks in gpu_figures.all_ranks() for each in _of_suite(ranks)]
     found += [each for ranks in TIMED for each in _of_nccl_tests(ranks)]
-    head = "| GPUs | call | bytes | results | NCCL by braid | record |\n|--:|---|--:|---|--:|---|\n"
+    head = "| GPUs | call | bytes | results | speed-up | record |\n|--:|---|--:|---|--:|---|\n"
     order = sorted(found, key=lambda each: (-each.ranks, each.op, each.nbytes, each.how))
-    return head + "".join(each.row() for each in order)
+    return head + "".join(each.row(folder) for each in order)
 
 
 OUT_OF_PLACE, IN_PLACE = "nccl", "nccl in place"
@@ -145,7 +143,7 @@ def _cell(
     return words
 
 
-def times(page_now: str) -> str:
+def times(folder: str, page_now: str) -> str:
     """nccl-tests' times by size, what else there is of them, and that the code changed since."""
     text = ""
     for ranks in TIMED:
@@ -161,18 +159,40 @@ def times(page_now: str) -> str:
             for how, ratios, place, beside in kinds:
                 cells = (_cell(ratios, op, size, place, beside) for size in SIZES)
                 text += f"| {op}{how} | {' | '.join(cells)} |\n"
-        text += "\n" + "".join(f"{_of_all(name)} " for name in names).rstrip() + "\n\n"
+        text += "\n" + "".join(f"{_of_all(name, folder)} " for name in names).rstrip() + "\n\n"
+    return text + _since(page_now)
+
+
+def _since(page_now: str) -> str:
     commits = {f"{ranks} GPUs": load(f"nccl_tests_time_{ranks}.json")["commit"] for ranks in TIMED}
     said = since_line(commits, page_now)
-    return f"{text}{said}\n\n" if said else text
+    return f"{said}\n\n" if said else ""
 
 
-def _of_all(name: str) -> str:
+def few_times(folder: str, page_now: str) -> str:
+    """The same for the manual: eager, not registered, a row a call, and each record's extremes."""
+    heads = " | ".join(format_size(size) for size in FEW_SIZES)
+    text = f"| GPUs | call | {heads} |\n|--:|---|" + "--:|" * len(FEW_SIZES) + "\n"
+    for ranks in TIMED:
+        ratios = load(f"nccl_tests_time_{ranks}.json")["ratios"]
+        for op in OPS:
+            cells = (_cell(ratios, op, size, OUT_OF_PLACE, None) for size in FEW_SIZES)
+            text += f"| {ranks} | {op} | {' | '.join(cells)} |\n"
+    names = [name for ranks in TIMED for name in _timed_names(ranks)]
+    return (
+        f"{text}\n"
+        + "".join(f"- {_of_all(name, folder)}\n" for name in names)
+        + "\n"
+        + _since(page_now)
+    )
+
+
+def _of_all(name: str, folder: str) -> str:
     ratios = [one["ratio"] for one in load(name)["ratios"]]
     below = sum(ratio < WORSE for ratio in ratios)
     return (
-        f"Of all {len(ratios)} in {to(name)} ({commit_words(name)}): {ratio_words(min(ratios))} to"
-        f" {ratio_words(max(ratios))}, {below} below {WORSE}."
+        f"Of all {len(ratios)} in {link(name, folder)} ({commit_words(name)}):"
+        f" {ratio_words(min(ratios))} to {ratio_words(max(ratios))}, {below} below {WORSE}."
     )
 
 
@@ -188,17 +208,17 @@ def gain() -> str:
             f" {len(ratios)} times {ratio_words(median(ratios))} or more"
         )
     return (
-        "- **What you gain**, NCCL's time by braid's in nccl-tests, results not registered, all"
-        f" sizes from {format_size(min(sizes))}: {'; '.join(said)} ([below](#what-it-gave)). On 8"
-        " GPUs calls of more than 64 MiB gain little or nothing, and all_to_alls of less than 1"
-        " MiB were slower than NCCL's. Each machine [races](#who-gets-a-call) and keeps NCCL where"
-        " braid does not win by 3 %. NCCL ran with `NCCL_NVLS_ENABLE=0`: with NVLink SHARP its"
-        " all-reduce on four GPUs or more is faster than what is compared here, and braid was never"
-        " measured beside it.\n"
+        "- **What you gain**, as a speed-up (NCCL's time / braid's time) in nccl-tests, results"
+        f" not registered, all sizes from {format_size(min(sizes))}: {'; '.join(said)}"
+        " ([below](#what-it-gives)). On 8 GPUs calls of more than 64 MiB gain little or nothing,"
+        " and all_to_alls of less than 1 MiB were slower than NCCL's. Each machine"
+        " [races](#who-gets-a-call) and keeps NCCL where braid does not win by 3 %. NCCL ran with"
+        " `NCCL_NVLS_ENABLE=0`: with NVLink SHARP its all-reduce on four GPUs or more is faster"
+        " than what is compared here, and braid was never measured beside it.\n"
     )
 
 
-def checks() -> str:
+def checks(folder: str) -> str:
     """How many results of nccl-tests were right."""
     text = ""
     for ranks, names in CHECKS.items():
@@ -216,7 +236,7 @@ def checks() -> str:
                 f"| {ranks} | {', '.join(parts)} | {len(programs)} |"
                 f" {sum(one['num_checked'] for one in told):,} |"
                 f" {sum(one['wrong'] for one in told)} | {first['nccl']}, {first['nccl_tests']} |"
-                f" {to(name)}, {commit_words(name)}{not_read} |\n"
+                f" {link(name, folder)}, {commit_words(name)}{not_read} |\n"
             )
     head = "| GPUs | parts | programs | results | wrong | NCCL, nccl-tests | record |\n"
     return head + "|--:|---|--:|--:|--:|---|---|\n" + text
@@ -246,7 +266,7 @@ def kind_of(runs: list[Run]) -> str:
     return "bad with NCCL too" if theirs and theirs[-1] in BAD else "open"
 
 
-def torch() -> str:
+def torch(folder: str) -> str:
     """PyTorch's tests, split by what came of them."""
     paths = sorted(RECORDS.glob("torch_tests_*.json"))
     runs = torch_runs((path.name, load(path.name)) for path in paths)
@@ -268,41 +288,48 @@ def torch() -> str:
         asked = outcomes.get(NCCL, NOT_RUN)
         theirs = asked if asked != NOT_RUN else "not asked"
         words = test.rpartition("::")[2]
-        text += f"| `{words}` | {outcomes[BRAID]} | {theirs} | {to(name)} |\n"
-    return text + "\nRecords: " + ", ".join(to(path.name) for path in paths) + ".\n"
+        text += f"| `{words}` | {outcomes[BRAID]} | {theirs} | {link(name, folder)} |\n"
+    return text + "\nRecords: " + ", ".join(link(path.name, folder) for path in paths) + ".\n"
 
 
-BLOCKS: dict[str, Callable[[str], str]] = {
-    "gain": lambda _: gain(),
-    "slower calls": lambda _: slower(),
-    "nccl-tests' times": times,
-    "nccl-tests' checks": lambda _: checks(),
-    "torch tests": lambda _: torch(),
+Write = Callable[[str, str], str]
+"""A block by where the records are, from the page, and by the page as it is."""
+BLOCKS: dict[Path, dict[str, Write]] = {
+    ROOT / "docs/nccl.md": {"gain": lambda *_: gain(), "times in short": few_times},
+    ROOT / "docs/measured/nccl.md": {
+        "nccl-tests' times": times,
+        "slower calls": lambda folder, _: slower(folder),
+        "nccl-tests' checks": lambda folder, _: checks(folder),
+        "torch tests": lambda folder, _: torch(folder),
+    },
 }
-"""By what the marks say; of the page as it is."""
+"""Of each page by what the marks say."""
 
 
-def page(text: str) -> str:
+def page(path: Path, text: str) -> str:
     """The page with today's blocks."""
-    for name, write in BLOCKS.items():
+    folder = os.path.relpath(RECORDS, path.parent)
+    for name, write in BLOCKS[path].items():
         before, mark, rest = text.partition(MARK.format(name))
         _, end, after = rest.partition(END.format(name))
         if not (mark and end):
-            raise SystemExit(f"docs/nccl.md: the marks of '{name}' are not there")
-        text = before + mark + write(text) + end + after
+            raise SystemExit(f"{path.relative_to(ROOT)}: the marks of '{name}' are not there")
+        text = before + mark + write(folder, text) + end + after
     return text
 
 
 def main() -> int:
     """Writes, or with --check compares."""
-    text = PAGE.read_text(encoding="utf-8")
-    now = page(text)
-    if "--check" in sys.argv:
-        if now != text:
-            print("docs/nccl.md is stale; run scripts/make_nccl_docs.py")
-        return int(now != text)
-    PAGE.write_text(now, encoding="utf-8")
-    return 0
+    is_stale = False
+    for path in BLOCKS:
+        text = path.read_text(encoding="utf-8")
+        now = page(path, text)
+        is_stale |= now != text
+        if "--check" not in sys.argv:
+            path.write_text(now, encoding="utf-8")
+        elif now != text:
+            print(f"{path.relative_to(ROOT)} is stale; run scripts/make_nccl_docs.py")
+    return int("--check" in sys.argv and is_stale)
 
 
 if __name__ == "__main__":

@@ -148,7 +148,7 @@ def table(records: list[tuple[str, ProbeRecord]]) -> str:
         f" *unclear* where that holds 1. `{noise.MARK}`: they vary by more than {noise.MOST:.0%}"
         " (standard deviation by mean), and the median or ratio says less than its digits."
         f" *+changes*: made from a tree with changes that no commit holds.{without}\n\n"
-        "| what | braid, ms | the other, ms | the other by braid | samples | record |\n"
+        "| what | braid, ms | the other, ms | speed-up (the other / braid) | samples | record |\n"
         "|---|--:|--:|--:|---|---|\n"
     )
     lines = "".join(line for each in records for line in rows(*each))

@@ -64,7 +64,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Ratio:
-    """NCCL's time by braid's; medians of all that was printed."""
+    """NCCL's time / braid's; medians of all that was printed."""
 
     program: str
     bytes: int

@@ -1,11 +1,12 @@
-"""docs/overlap.md's tables of the one-GPU stand, of the GEMM alone and between GPUs, from records.
+"""Tables of GEMMs that communicate, from records: docs/overlap.md has what users get between GPUs,
+docs/measured/overlap.md times of every way, the one-GPU stand and the GEMM alone.
 
 Used by make_figures.py.
 """
 
 from collections.abc import Iterator
 
-from record_notes import load
+from record_notes import link, load
 
 from braid.record.probe import ProbeRecord, from_json
 
@@ -67,7 +68,7 @@ def _samples(record: ProbeRecord) -> int:
 
 
 def gemm() -> Iterator[str]:
-    """cuBLAS's time by that of braid's kernel, all flags set: a row a product, a column an m."""
+    """cuBLAS's time / that of braid's kernel, all flags set: a row a product, a column an m."""
     record = _record(GEMM)
     table: dict[str, dict[int, str]] = {}
     for name, value in record.figures.items():
@@ -77,7 +78,10 @@ def gemm() -> Iterator[str]:
         at = f"{title}, N {columns}, K {depth}, {dtype}"
         table.setdefault(at, {})[int(rows)] = f"{value:.2f}"
     counts = sorted({m for row in table.values() for m in row})
-    yield "The GEMM alone, all flags set before: cuBLAS's time by braid's; above 1 braid is faster."
+    yield (
+        "The GEMM alone, all flags set before, as a speed-up (cuBLAS's time / braid's time): above"
+        " 1 braid is faster."
+    )
     yield ""
     yield f"| product | {' | '.join(f'm {m}' for m in counts)} |"
     yield "|---|" + "--:|" * len(counts)
@@ -95,6 +99,59 @@ _WAYS = (
 )  # fmt: skip
 
 
+_LAYERS = ("AG+GEMM", "GEMM+RS", "GEMM+AR")
+_FOLDER = "../records"
+
+
+def in_short() -> str:
+    """Layers between GPUs for the manual: the best other way's time by braid's, what is hidden."""
+    records = {name: _record(name) for name in BETWEEN}
+    names = list(dict.fromkeys(_model_of(group) for group in _groups(records[BETWEEN[0]])))
+    rows = sorted({_rows_of(group) for one in records.values() for group in _groups(one)})
+    lines = [
+        "The time of the fastest other way (NCCL and cuBLAS in turn, braid and cuBLAS in turn,"
+        " torch's fused operation) by braid's; above 1 braid is faster. In brackets, where tuning"
+        " took a kernel: the part of the communication that is hidden, beside NCCL and cuBLAS in"
+        " turn. *m*: rows of all ranks.",
+        "",
+        f"| GPUs | layer | {' | '.join(f'm {m}' for m in rows)} |",
+        "|---|---|" + "--:|" * len(rows),
+    ]
+    for record in records.values():
+        for model in names:
+            for layer in _LAYERS:
+                cells = (_in_short(record, layer, model, m) for m in rows)
+                device = record.device.removeprefix("NVIDIA ").split(" ")[0]
+                lines.append(
+                    f"| {record.ranks} x {device} | {layer}, {model} | {' | '.join(cells)} |"
+                )
+    told = (f"{link(name, _FOLDER)} ({one.commit[:8]})" for name, one in records.items())
+    return "\n".join([*lines, "", f"Records: {', '.join(told)}."])
+
+
+def _groups(record: ProbeRecord) -> list[str]:
+    return list(dict.fromkeys(one.group for one in record.series))
+
+
+def _model_of(group: str) -> str:
+    return group.split(", ")[2]
+
+
+def _rows_of(group: str) -> int:
+    return int(group.split(", ")[3].removeprefix("m "))
+
+
+def _in_short(record: ProbeRecord, layer: str, model: str, rows: int) -> str:
+    start = f"TP{record.ranks}, {layer}, {model}, m {rows}, "
+    group = next((each for each in _groups(record) if each.startswith(start)), "")
+    ours = [one for one in record.series if one.group == group and one.case == "braid"]
+    if not ours:
+        return "-"
+    ratio = _figure(record, group, "best other by braid")
+    is_kernel = ours[0].note.split("; ")[1] != "sequential"
+    return f"{ratio} ({_figure(record, group, 'E_overlap of braid')})" if is_kernel else ratio
+
+
 def between_gpus() -> str:
     """Layers of 2, 4 and 8 ranks over NVLink: what each way took, and what braid chose."""
     return "\n\n".join(_between(_record(name)) for name in BETWEEN)
@@ -107,7 +164,7 @@ def _between(record: ProbeRecord) -> str:
         " slowest rank's, every product compared with float64 first.",
         "",
         "| layer (M x N x K) | GEMM | NCCL, cuBLAS | braid, cuBLAS | torch, fused | braid |"
-        " best other by braid | E of torch, braid | braid's way |",
+        " best other / braid | E of torch, braid | braid's way |",
         "|---|--:|--:|--:|--:|--:|--:|--:|---|",
     ]
     for group in dict.fromkeys(one.group for one in record.series):

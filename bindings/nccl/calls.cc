@@ -52,7 +52,7 @@ std::optional<uint64_t> message_bytes(const Call& call, int num_ranks) {
 // flexlink_8.json, us, braid and NCCL): broadcasts of 256 MiB among four 1,041 and 761, of 16 MiB
 // 62 and 65; among eight all_reduces of 64 MiB 368 and 362, of 256 MiB 1,445 and 1,355, all_to_alls
 // of 64 MiB 193 and 218, of 256 MiB 939 and 763. Among four all_reduces of 256 MiB 1,145 and 1,194,
-// of 512 MiB 2,588 and 2,332 at 2c352be, in more copies than now (no record; docs/nccl.md). Two
+// of 512 MiB 2,588 and 2,332 at 2c352be, in more copies than now (no record; docs/measured/nccl.md). Two
 // GPUs: braid is faster at every size.
 bool is_faster_by_nccl(const Call& call, uint64_t bytes, int num_ranks) {
   constexpr uint64_t kMiB = 1 << 20;

@@ -12,7 +12,7 @@ namespace braid::nccl {
 
 /// Sizes at which both are timed, in bytes of all ranks' blocks together, as bytes_of() counts.
 /// Four times as much each: what wins at 4 MiB may lose at 32, among four GPUs an all-reduce of
-/// 256 MiB wins and one of 512 MiB loses (docs/nccl.md).
+/// 256 MiB wins and one of 512 MiB loses (docs/measured/nccl.md).
 inline constexpr std::array<uint64_t, 9> kRacedBytes = {8ULL << 10,   32ULL << 10,  128ULL << 10,
                                                         512ULL << 10, 2ULL << 20,   8ULL << 20,
                                                         32ULL << 20,  128ULL << 20, 512ULL << 20};

@@ -47,7 +47,7 @@ void Shim::note_windows(Group& group, NcclResult ended) {
 }
 
 /// Whether in windows it is another matter. Between nodes nothing goes through them. Broadcasts are as fast
-/// in them as elsewhere, with either library (docs/nccl.md), and NCCL's have been seen not to end there
+/// in them as elsewhere, with either library (docs/measured/nccl.md), and NCCL's have been seen not to end there
 /// (python/braid/bench/nccl.py): they are not tried. Messages may lie in windows on some ranks alone.
 bool Shim::minds_windows(const Entry& entry, const Call& call) const {
   return settings_.chosen_by == ChosenBy::kRace && !entry.is_over_nodes() &&

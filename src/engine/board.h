@@ -1,4 +1,4 @@
-// Lists of pages in memory that a source and a target of one host share (docs/engine.md, "Lists of
+// Lists of pages in memory that a source and a target of one host share (docs/engine_protocol.md, "Lists of
 // pages"): eight bytes a page, where a frame takes twenty-four and has to be sealed.
 //
 // The source owns the board and may write onto it at any time. So whoever reads an entry reads it

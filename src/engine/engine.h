@@ -1,5 +1,6 @@
 // The transfer engine: one-sided writes and reads between processes, from any thread to any peer,
-// complete when the target has counted them. docs/engine.md tells the protocol.
+// complete when the target has counted them. docs/engine.md is the manual, docs/engine_protocol.md
+// tells the protocol.
 //
 //   auto engine = Engine::create(options);                       // one per GPU, or per process
 //   auto region = (*engine)->register_memory(pages, bytes);      // once

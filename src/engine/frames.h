@@ -1,4 +1,4 @@
-// What the control frames say (docs/engine.md tells when). Bodies in, structures out, and back:
+// What the control frames say (docs/engine_protocol.md tells when). Bodies in, structures out, and back:
 // pure functions of bytes, so that a fuzzer can call them. Lengths are looked at before anything is
 // allocated for them.
 #pragma once

@@ -83,7 +83,7 @@ Result<std::vector<NicRequest>> find_nics(std::span<const std::string> hosts, bo
     }
   }
   // libfabric 1.17 has its later tcp provider as `net` already: far less memory for each
-  // rail, and faster pages (records/engine_host.json).
+  // rail, and faster pages from 64 KiB on (records/engine_cpu.json).
   Result<sys::FabricLibrary*> fabric = sys::real_fabric();
   if (fabric.ok() && (*fabric)->interfaces("net").ok()) facts.tcp_provider = "net";
   std::vector<NicRequest> chosen = choose_nics(facts);

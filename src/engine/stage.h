@@ -1,5 +1,5 @@
 // A source's own memory on its GPU, in slots: what its kernel has gathered out of the host's memory,
-// for a target of this host to pull (docs/engine.md, "From the host's memory to a GPU of another
+// for a target of this host to pull (docs/engine_protocol.md, "From the host's memory to a GPU of another
 // process").
 //
 // Threads: the worker's alone.

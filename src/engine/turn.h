@@ -3,7 +3,7 @@
 //
 // A thread that waits is there already. If it moves the engine itself, nothing has to wake the worker
 // for its transfer, nor the worker it; on a machine of few processors that is most of what a small
-// write takes. docs/engine.md, "Who moves an engine", tells the rules.
+// write takes. docs/engine_protocol.md, "Who moves an engine", tells the rules.
 //
 // Threads: any. Everything of the worker's belongs to whoever holds the mutex.
 #pragma once

@@ -1,5 +1,5 @@
 // The kernel of overlap: a GEMM whose tiles wait for what other ranks send, or go to them. What it
-// is told; how it works is told in gemm.cuh, what it is for in docs/overlap.md.
+// is told; how it works is told in gemm.cuh, what it is for in docs/overlap_kernel.md.
 //
 //   C[M, N] = A[M, K] * W[N, K]^T + bias[N]      bf16 or fp16, sums in fp32
 //

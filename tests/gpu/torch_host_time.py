@@ -3,11 +3,12 @@
     braid run -n 2 tests/gpu/torch_host_time.py [--async]
     braid run -n 2 tests/gpu/torch_host_time.py --cpu      # beside Gloo; its times mean little
 
-A sample is the time in which the host makes some calls, by their number; the GPU is not waited for
-but between samples. They are few enough that it never holds the host up. The two take turns, each
-round begins with the other one, and a figure is the median of the slower rank's. Rank 0 prints; the
-exit code is 1 when one of braid's figures is more than 1.1 times NCCL's. --async adds calls with
-async_op=True and their wait(); --profile shows where a call by braid spends its time.
+A sample is the time in which the host makes some calls (of large messages four), by their number;
+the GPU is not waited for but between samples. They are few enough that it never holds the host up.
+The two take turns, each round begins with the other one, and a figure is the median of the slower
+rank's. Rank 0 prints; the exit code is 1 when one of braid's figures up to 1 MiB is more than 1.1
+times NCCL's. --async adds calls with async_op=True and their wait(); --profile shows where a call
+by braid spends its time.
 """
 
 import argparse
@@ -27,6 +28,9 @@ import torch.distributed as dist
 import braid.torch  # noqa: F401
 
 SIZES = {"4 KiB": 4 << 10, "1 MiB": 1 << 20}
+LARGE = {"64 MiB": 64 << 20, "256 MiB": 256 << 20}
+"""Calls of many copies and kernels. A GPU's queues hold a thousand; then the host waits."""
+LARGE_CALLS = 4
 LIMIT = 1.1
 Call = Callable[[], Any]
 
@@ -59,30 +63,30 @@ class Calls:
 class Clock:
     """Times the host. Collective: all ranks time the same calls."""
 
-    def __init__(self, device: torch.device, num_calls: int, num_rounds: int) -> None:
-        self._device, self._num_calls, self._num_rounds = device, num_calls, num_rounds
+    def __init__(self, device: torch.device, num_rounds: int) -> None:
+        self._device, self._num_rounds = device, num_rounds
         self._meter = dist.new_group(backend="gloo")
 
-    def race(self, ours: Call, theirs: Call) -> tuple[float, float]:
+    def race(self, ours: Call, theirs: Call, num_calls: int) -> tuple[float, float]:
         """Microseconds of one call each: the slowest rank's medians."""
         taken: dict[Call, list[float]] = {ours: [], theirs: []}
         for number in range(self._num_rounds + 1):
             for call in (ours, theirs) if number % 2 == 0 else (theirs, ours):
-                taken[call].append(self._sample_us(call))
+                taken[call].append(self._sample_us(call, num_calls))
         medians = [statistics.median(samples[1:]) for samples in taken.values()]
         every: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(every, medians, group=self._meter)
         mine, other = (max(column) for column in zip(*every, strict=True))
         return mine, other
 
-    def _sample_us(self, call: Call) -> float:
+    def _sample_us(self, call: Call, num_calls: int) -> float:
         self._settle()
         began = time.perf_counter()
-        for _ in range(self._num_calls):
+        for _ in range(num_calls):
             call()
         taken_s = time.perf_counter() - began
         self._settle()
-        return taken_s / self._num_calls * 1e6
+        return taken_s / num_calls * 1e6
 
     def _settle(self) -> None:
         if self._device.type == "cuda":
@@ -91,10 +95,10 @@ class Clock:
 
 
 def cases(
-    groups: tuple[Any, Any], device: torch.device, with_async: bool
+    groups: tuple[Any, Any], device: torch.device, with_async: bool, sizes: dict[str, int]
 ) -> Iterator[tuple[str, Call, Call]]:
     """What is called, by the one group and by the other."""
-    for size, nbytes in SIZES.items():
+    for size, nbytes in sizes.items():
         calls = Calls(nbytes, device)
         mine, others = (calls.of(group) for group in groups)
         for op, call in mine.items():
@@ -107,16 +111,19 @@ def compare(args: argparse.Namespace, device: torch.device) -> int:
     """Prints a line for every case. How many are slower than they may be."""
     name = "gloo" if args.cpu else "nccl"
     groups = dist.group.WORLD, dist.new_group(backend=name)
-    clock = Clock(device, args.calls, args.rounds)
+    clock = Clock(device, args.rounds)
     say = print if dist.get_rank() == 0 else _say_nothing
     say(f"{'host time of a call':<28} {'braid, us':>10} {name + ', us':>10} {'ratio':>7}")
     num_slow = 0
-    for what, ours, theirs in cases(groups, device, args.asynchronous):
-        our_us, their_us = clock.race(ours, theirs)
+    for what, ours, theirs in cases(groups, device, args.asynchronous, SIZES):
+        our_us, their_us = clock.race(ours, theirs, args.calls)
         is_slow = our_us > args.limit * their_us
         num_slow += is_slow
         line = f"{what:<28} {our_us:10.1f} {their_us:10.1f} {our_us / their_us:7.2f}"
         say(line + "  SLOW" * is_slow, flush=True)
+    for what, ours, theirs in cases(groups, device, args.asynchronous, {} if args.cpu else LARGE):
+        our_us, their_us = clock.race(ours, theirs, LARGE_CALLS)
+        say(f"{what:<28} {our_us:10.1f} {their_us:10.1f} {our_us / their_us:7.2f}", flush=True)
     say(f"host time: {num_slow} cases above {args.limit} times {name}'s", flush=True)
     return num_slow
 

@@ -1,4 +1,4 @@
-"""What docs/nccl.md says of a communicator's memory is what the record has."""
+"""What docs/measured/nccl.md says of a communicator's memory is what the record has."""
 
 import json
 from pathlib import Path
@@ -31,7 +31,7 @@ def test_a_communicator_takes_at_most_160_mib() -> None:
 
 
 def test_the_page_says_what_was_seen() -> None:
-    page = (ROOT / "docs/nccl.md").read_text()
+    page = (ROOT / "docs/measured/nccl.md").read_text()
     assert f"had {second_communicator('braid before'):.0f} MiB before" in page
     four = further_communicators("drop_in_memory_4.json")
     assert f"communicator took {four[0]:.0f} MiB each" in page

@@ -137,6 +137,32 @@ def test_the_check_says_what_is_there(real):
     assert "several GPUs    of one process: left to NCCL" in shared.stdout
 
 
+@pytest.mark.parametrize(
+    ("core", "has_nccl", "real", "words"),
+    [
+        (None, True, "", ["libbraid-nccl-core.so is missing: install braid again"]),
+        (b"none", True, "", ["this build has no kernels for GPUs: with nvcc 12.8 or newer"]),
+        (FATBIN, False, "", ["NCCL was not found: install torch for CUDA"]),
+        (FATBIN, False, "/x/libnccl.so.2", ["not found at BRAID_NCCL_REAL=/x/libnccl.so.2: name"]),
+        (b"none", False, "", ["this build has no kernels for GPUs", "NCCL was not found"]),
+    ],
+    ids=["core", "kernels", "nccl", "named", "both"],
+)
+def test_the_last_line_says_what_is_missing_and_what_to_do(
+    build, capsys, monkeypatch, core, has_nccl, real, words
+):
+    build(core if core is None else core + b"\0" * 8)
+    monkeypatch.setenv("BRAID_NCCL_REAL", real)
+    monkeypatch.setattr(nccl, "real_version", lambda _path: ("NOT FOUND: it", has_nccl))
+    assert nccl.check() == (nccl.NO_NCCL if core == FATBIN else nccl.MISSING)
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith("self-test       not run: ")
+    for each in words:
+        assert each in last
+    assert "above" not in last
+    assert last.count("; ") == len(words) - 1
+
+
 def test_without_nccl_the_check_fails():
     checked = braid("nccl-check", "--json", BRAID_NCCL_REAL="/nowhere/libnccl.so.2")
     code = nccl.MISSING if nccl.lacks(nccl.library()) else nccl.NO_NCCL

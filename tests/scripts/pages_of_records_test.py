@@ -8,12 +8,17 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[2]
-MOE = "docs/moe.md"
+MOE = "docs/measured/moe.md"
 TOKENS = (1, 128, 4096)
 
 
 def record(name: str) -> Any:
     return json.loads((ROOT / "records" / f"{name}.json").read_text())
+
+
+def words_of(page: str) -> str:
+    """In one line."""
+    return " ".join((ROOT / page).read_text().split())
 
 
 def rows_behind(page: str, words: str) -> list[list[str]]:
@@ -114,8 +119,26 @@ def test_moe_of_four_and_eight():
                 assert cell == said, f"{name}, cell {number + 1}"
 
 
+def test_moe_in_the_manual():
+    text, four, eight = words_of("docs/moe.md"), medians(4), medians(8)
+
+    def beside(case: str, tokens: int) -> str:
+        ours, theirs = BOTH_WAYS.get(case) or (RACED[case], f"DeepEP {RACED[case]}")
+        return f"{four[ours][tokens]:.0f} beside {four[theirs][tokens]:.0f}"
+
+    dispatch, combine = list(RACED)[:2]
+    assert f"dispatch {beside(dispatch, 128)}, combine {beside(combine, 128)}" in text
+    exact, low_latency = BOTH_WAYS
+    assert f"{beside(exact, 1)}, {beside(exact, 128)}; low latency" in text
+    said = f"{beside(low_latency, 1)} of one token, {beside(low_latency, 128)} of 128"
+    assert f"low latency {said}" in text
+    braid, deepep = BOTH_WAYS[exact]
+    assert f"both ways {four[braid][4096] / four[deepep][4096]:.2f}" in text
+    assert f"**{eight[braid][4096] / eight[deepep][4096]:.2f} of DeepEP's time**" in text
+
+
 def test_nodes_of_cpus():
-    rows = rows_behind("docs/nodes.md", "Recorded on two cores")[1:]
+    rows = rows_behind("docs/measured/nodes.md", "Recorded on two cores")[1:]
     verdicts = record("nodes_cpu")["verdict"]
     assert len(rows) == len(verdicts)
     for row, one in zip(rows, verdicts, strict=True):
@@ -128,8 +151,24 @@ def test_nodes_of_cpus():
         ]
 
 
+def test_nodes_of_cpus_in_the_manual():
+    verdicts = record("nodes_cpu")["verdict"]
+    text = words_of("docs/nodes.md")
+
+    def spread(name: str, places: int) -> str:
+        values = [one[name] for one in verdicts]
+        return f"{min(values):.{places}f} to {max(values):.{places}f}"
+
+    assert f"bytes on the cable {spread('cable_of_model', 3)} of the [formula]" in text
+    assert f"time {spread('time_of_bytes_by_rate', 2)} of bytes by rate" in text
+    assert f"{spread('flat_by_staged', 2)} times as fast as straight" in text
+    for op in ("all_gather", "reduce_scatter", "all_reduce"):
+        beside = [f"{one['gloo_by_staged']:.2f}" for one in verdicts if one["op"] == op]
+        assert f"{op} {' and '.join(beside)}" in text
+
+
 def test_programs_over_nodes():
-    text = (ROOT / "docs/nodes.md").read_text()
+    text = words_of("docs/measured/nodes.md")
     found = record("nodes_programs")
     programs, failures = found["programs"], found["failures"]
     assert f"{programs['programs']:,} programs ({programs['calls']:,} calls a rank" in text
@@ -143,13 +182,41 @@ def test_programs_over_nodes():
 @pytest.mark.parametrize("size", ["8 KiB", "64 KiB", "1 MiB"])
 def test_pages_between_gpus(size):
     figures = record("engine_between_gpus")["figures"]
-    rows = {
-        row[0]: row[1:] for row in rows_behind("docs/engine.md", "Between two H200 over NVLink")
-    }
+    found = rows_behind("docs/measured/engine.md", "Between two H200 over NVLink")
+    rows = {row[0]: row[1:] for row in found}
     pages = f"pages {size} GPU to another GPU"
     others = ("one copy", "4 at a time, one copy", "Triton kernel", "cuMemcpyBatchAsync")
     names = (*others, "torch, gathered and copied")
     assert rows[size] == [f"{figures[f'{pages}, {name}']:.2f}" for name in names]
+
+
+@pytest.mark.parametrize("size", ["8 KiB", "64 KiB", "1 MiB"])
+def test_pages_on_one_gpu(size):
+    found = record("engine_gpu")
+    figures, rates = found["figures"], {one["group"]: one["gbps"] for one in braids(found)}
+    rows = {row[0]: row[1:] for row in rows_behind("docs/engine.md", "Two processes on one H100")}
+    ways = [f"pages {size} {way}" for way in ("GPU to the same GPU", "GPU to host", "host to GPU")]
+    for cell, way, other in zip(
+        (0, 2, 3), ways, ("Triton kernel", *["one pinned copy"] * 2), strict=True
+    ):
+        digits = 3 if way.endswith("GPU to host") else 2
+        rate = f"{rates[way]:.0f}" if cell == 0 else f"{rates[way]:.1f}"
+        said = f"{figures[f'{way}, {other}']:.{digits}f} ({rate} GB/s)"
+        assert rows[size][cell] == f"{said}, {figures[f'{way}, 4 at a time, {other}']:.2f}"
+    batched = figures[f"{ways[0]}, cuMemcpyBatchAsync"]
+    assert rows[size][1] == (f"{batched:.0f}" if batched > 10 else f"{batched:.1f}")
+
+
+def braids(found: Any) -> list[Any]:
+    return [one for one in found["series"] if one["case"] == "braid"]
+
+
+def test_a_watched_word():
+    samples = sorted(record("engine_watch")["samples_us"])
+    half, most = samples[len(samples) // 2], samples[len(samples) * 99 // 100]
+    for page in ("docs/engine.md", "docs/measured/engine.md"):
+        said = f"{half:.2f} us in the median, {most:.2f} us at 99 %"
+        assert said in (ROOT / page).read_text()
 
 
 def test_the_list_of_decisions_has_their_titles():

@@ -143,7 +143,7 @@ Result<Ran> run_if_calm(const Entrants& for_, const RaceTerms& terms) {
     RaceTrack track(for_, terms.deadline, terms.time_ns + kPatience);
     BRAID_RETURN_IF_ERROR(track.prepare());
     Result<Outcome> raced =
-        race(track, terms.time_ns, takes_turns ? kAgreementOfTurns : kAgreement, for_.least_gain());
+        race(track, terms.time_ns, takes_turns ? kAgreementOfTurns : kAgreement);
     const bool is_refused = raced.status().code() == Code::kUnsupported;
     if (raced.ok() || is_refused) BRAID_RETURN_IF_ERROR(track.finish());
     if (is_refused) {

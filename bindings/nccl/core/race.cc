@@ -27,8 +27,8 @@ double mean_us(const std::vector<LapTimes>& laps, double LapTimes::* side) {
 
 class Racing {
  public:
-  Racing(Track& track, int64_t time_ns, const Agreement& agreement, double least_gain)
-      : track_(track), time_ns_(time_ns), agreement_(agreement), least_gain_(least_gain) {}
+  Racing(Track& track, int64_t time_ns, const Agreement& agreement)
+      : track_(track), time_ns_(time_ns), agreement_(agreement) {}
 
   Result<Outcome> all_sizes() {
     const SizeRange sizes = track_.sizes();
@@ -42,17 +42,21 @@ class Racing {
   Status size(size_t i) {
     num_bad_ = 0;
     lap_ns_ *= kGrowth;  // 0 before the first
-    calls_ = track_.heats()[0];
+    heat_ = track_.heats()[0];
     BRAID_RETURN_IF_ERROR(lap(i, 0, false));  // connects, and warms up
     Verdict verdict = Verdict::kBraid;
+    size_t best = 0;  // where braid gained most
+    double best_ratio = 0;
     for (size_t heat = 0; heat < track_.heats().size() && verdict == Verdict::kBraid; ++heat) {
       laps_.clear();
-      calls_ = track_.heats()[heat];
+      heat_ = track_.heats()[heat];
       do {
         if (outcome_.is_over_time) return {};
-        BRAID_RETURN_IF_ERROR(lap(i, heat, true));
+        BRAID_RETURN_IF_ERROR(lap(i, heat_.is_again ? best : heat, true));
         verdict = verdict_so_far();
       } while (verdict == Verdict::kOpen);
+      const double ratio = median_ratio(laps_);
+      if (ratio > best_ratio) best = heat, best_ratio = ratio;
     }
     note(i, verdict == Verdict::kBraid);
     return {};
@@ -60,12 +64,12 @@ class Racing {
 
   Verdict verdict_so_far() const {
     if (num_bad_ > kMostBadLaps) return Verdict::kNccl;
-    switch (calls_) {
-      case Calls::kBursts: return judge(laps_, least_gain_);
-      case Calls::kSingles: return judge_singles(laps_, least_gain_);
+    switch (heat_.calls) {
+      case Calls::kBursts: return judge(laps_, heat_.least_gain);
+      case Calls::kSingles: return judge_singles(laps_, heat_.least_gain);
       case Calls::kRestedSingles: break;
     }
-    return judge_rested(laps_, least_gain_);
+    return judge_rested(laps_, heat_.least_gain);
   }
 
   Status lap(size_t i, size_t heat, bool counts) {
@@ -73,7 +77,7 @@ class Racing {
       outcome_.is_over_time = true;
       return {};
     }
-    const int num_calls = calls_ == Calls::kBursts ? calls_of_burst(i) : 1;
+    const int num_calls = heat_.calls == Calls::kBursts ? calls_of_burst(i) : 1;
     BRAID_ASSIGN_OR_RETURN(const Lap ran, track_.run(i, num_calls, heat));
     const int64_t took_ns = std::max<int64_t>(ran.elapsed_ns - outcome_.elapsed_ns, 0);
     outcome_.elapsed_ns += took_ns;
@@ -95,7 +99,7 @@ class Racing {
     RacedSize raced;
     raced.is_won = is_won;
     raced.ratio = median_ratio(laps_);
-    if (!laps_.empty() && calls_ != Calls::kBursts) {
+    if (!laps_.empty() && heat_.calls != Calls::kBursts) {
       raced.nccl_us = mean_us(laps_, &LapTimes::nccl_us);
       raced.braid_us = mean_us(laps_, &LapTimes::braid_us);
       raced.ratio = raced.nccl_us / raced.braid_us;
@@ -109,10 +113,9 @@ class Racing {
   Track& track_;
   const int64_t time_ns_;
   const Agreement agreement_;
-  const double least_gain_;
   Outcome outcome_;
-  std::vector<LapTimes> laps_;    // of a heat
-  Calls calls_ = Calls::kBursts;  // what they are of
+  Heat heat_{};
+  std::vector<LapTimes> laps_;  // of it
   int num_bad_ = 0;
   int64_t lap_ns_ = 0;  // what the next one will take, as far as is known
 };
@@ -124,8 +127,8 @@ int calls_of_burst(size_t i) {
   return kCalls[i];
 }
 
-Result<Outcome> race(Track& track, int64_t time_ns, const Agreement& agreement, double least_gain) {
-  return Racing(track, time_ns, agreement, least_gain).all_sizes();
+Result<Outcome> race(Track& track, int64_t time_ns, const Agreement& agreement) {
+  return Racing(track, time_ns, agreement).all_sizes();
 }
 
 }  // namespace braid::nccl

@@ -40,15 +40,22 @@ enum class Calls {
   kRestedSingles,  // the same behind so long a pause that a connection has come to rest
 };
 
+/// Some laps of a size, and what braid must win in them.
+struct Heat {
+  Calls calls;
+  double least_gain;
+  bool is_again = false;  // of the calls of that heat before it in which braid gained most
+};
+
 class Track {
  public:
   virtual ~Track() = default;
   /// Those that are to be run, and that there is memory for.
   virtual SizeRange sizes() const = 0;
   /// A size's heats, one behind the other: braid must win all.
-  virtual std::span<const Calls> heats() const = 0;
-  /// Collective: a lap of `num_calls` calls of size kRacedBytes[i], as they are in this heat.
-  /// unsupported, on all ranks: NCCL has no such call.
+  virtual std::span<const Heat> heats() const = 0;
+  /// Collective: a lap of `num_calls` calls of size kRacedBytes[i], as they are in this heat, which is none
+  /// that is run again. unsupported, on all ranks: NCCL has no such call.
   virtual Result<Lap> run(size_t i, int num_calls, size_t heat) = 0;
 };
 
@@ -67,8 +74,7 @@ struct Outcome {
 };
 
 /// Ends within `time_ns`, but for the lap that is under way then.
-Result<Outcome> race(Track& track, int64_t time_ns, const Agreement& agreement,
-                     double least_gain = kLeastGain);
+Result<Outcome> race(Track& track, int64_t time_ns, const Agreement& agreement);
 
 /// The calls of a burst: enough for clocks, and for what ranks do before each.
 int calls_of_burst(size_t i);

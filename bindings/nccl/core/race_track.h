@@ -64,7 +64,6 @@ struct Entrants {
 
   Status enqueue_ours(const braid_nccl_call& call) const;
   Status barrier(sys::Stream stream) const;
-  double least_gain() const { return nodes != nullptr ? kLeastGainOverNodes : kLeastGain; }
 };
 
 class RaceTrack : public Track {
@@ -80,8 +79,8 @@ class RaceTrack : public Track {
   /// Collective: takes memory, as much as every rank has. The clock starts.
   Status prepare();
   SizeRange sizes() const override { return sizes_; }
-  std::span<const Calls> heats() const override;
-  /// In windows the first heat is in place, where an operation can be.
+  /// In windows the first one is in place, where an operation can be, and the second is not.
+  std::span<const Heat> heats() const override;
   Result<Lap> run(size_t i, int num_calls, size_t heat) override;
   /// Collective, when all have run the same laps, and none of them failed: gives the memory back.
   Status finish() { return is_left_ ? Status() : memory_.close(); }

@@ -17,7 +17,7 @@ namespace {
 constexpr int kAheadForBraid = 12, kAheadForNccl = 7;
 constexpr size_t kMostLaps = 41;  // then it is too close
 
-// Single calls over a network may be of two kinds (docs/nodes.md has 0.8 ms and 5, where NCCL took 2.2). A
+// Single calls over a network may be of two kinds (docs/measured/nodes.md has 0.8 ms and 5, where NCCL took 2.2). A
 // median or a count of wins sees the more frequent kind alone, the minimum the better one. The mean of
 // what braid saves weighs each by how often it comes and by what it costs, and it must be positive by
 // twice its standard error: two kinds make that error large, so that a lucky number of quick laps is not
@@ -28,7 +28,8 @@ constexpr size_t kLeastSingleLaps = 7;
 
 // Behind a long pause laps are won or not, as in bursts: one that was held up is one of few here. Who is slow in half
 // of them wins nine of twelve once in 14 races, in two thirds once in 260. Beside that the mean must not be NCCL's: a
-// call that was slow in two laps of twelve, by five times, won ten of them by a third and lost in use (docs/nodes.md).
+// call that was slow in two laps of twelve, by five times, won ten of them by a third and lost in use
+// (docs/measured/nodes.md).
 constexpr size_t kMostRestedLost = 3;
 
 double median_of(std::vector<double> values) {

@@ -97,7 +97,7 @@ def _small(record: GpuRecord) -> Iterator[Row]:
     for op in suite.SMALL_OPS:
         found = [find(record, op, size, "graph") for size in suite.SMALL]
         least = _least((r for r in found if r), "to_others")
-        work = f"{op} 1 KiB to 4 MiB in a graph: time by that of the best of NCCL and torch"
+        work = f"{op} 1 KiB to 4 MiB in a graph: braid's time / that of the best of NCCL and torch"
         missing = _missing_others(found) if least else ""
         yield _part_row(work, record, suite.SMALL_AIM, least, missing)
 
@@ -136,7 +136,7 @@ def _drop_in(record: GpuRecord) -> Iterator[Row]:
         least = _least((r for r in found if r), "to_mscclpp")
         absent = sum(r is None or judge(r).to_mscclpp is None for r in found)
         missing = f"{absent} of {len(found)} sizes" if absent else ""
-        work = f"{op} 1 KiB to 4 MiB in a graph: time by that of MSCCL++'s NCCL drop-in"
+        work = f"{op} 1 KiB to 4 MiB in a graph: braid's time / that of MSCCL++'s NCCL drop-in"
         yield _part_row(work, record, aim, least, missing)
 
 

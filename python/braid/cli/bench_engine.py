@@ -54,7 +54,8 @@ def engine(
 ) -> None:
     """The transfer engine between two processes. Beside a plain libfabric program and NIXL.
 
-    Times in us, GB/s; the figures are a baseline's time by braid's: above 1, braid is faster.
+    Times in us, GB/s; the figures are speed-ups (a baseline's time / braid's): above 1, braid is
+    faster.
     """
     output = options.output(samples, budget, json_path, svg_path, quiet, "cpu", commit)
     if hosts:

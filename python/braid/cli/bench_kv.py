@@ -31,8 +31,8 @@ def kv(
 ) -> None:
     """Requests of pages, pushed and pulled. Beside the engine alone and NIXL; times in us, GB/s.
 
-    Figures are the other's time by braid.kv's: above 1, braid.kv is faster; "exposed" is the time
-    of a prefill with its transfers beyond that of its computing alone, as a share.
+    Figures are speed-ups (the other's time / braid.kv's): above 1, braid.kv is faster; "exposed" is
+    the time of a prefill with its transfers beyond that of its computing alone, as a share.
     """
     output = options.output(samples, budget, json_path, svg_path, quiet, "cpu", commit)
     chosen = options.words(ways, _WAYS, "kv: --ways", "way")

@@ -55,8 +55,8 @@ def moe(
 ) -> None:
     """Dispatch and combine of tokens among experts. Beside gloo's or NCCL's all_to_all_single.
 
-    Times in us of one dispatch and one combine in bf16; the figures are the other's time by braid's
-    normal mode: above 1, braid is faster. Needs torch.
+    Times in us of one dispatch and one combine in bf16; the figures are speed-ups (the other's
+    time / that of braid's normal mode): above 1, braid is faster. Needs torch.
     """
     if importlib.util.find_spec("torch") is None:
         raise options.fail("moe: needs PyTorch, which is not installed here: pip install torch")

@@ -72,6 +72,28 @@ def lacks(path: Path) -> str:
     return f"kernels: {found}" if found == kernels.NONE else ""
 
 
+def _remedy(path: Path, has_nccl: bool) -> str:
+    """What is missing, and what to do about it."""
+    missing: list[str] = []
+    if not path.with_name(CORE).is_file():
+        missing.append(f"{CORE} is missing: install braid again (docs/install.md)")
+    elif lacks(path):
+        missing.append(
+            "this build has no kernels for GPUs: with nvcc 12.8 or newer on the PATH install braid"
+            " again (docs/install.md)"
+        )
+    if not has_nccl:
+        stated = os.environ.get("BRAID_NCCL_REAL")
+        missing.append(
+            f"NCCL was not found at BRAID_NCCL_REAL={stated}: name its libnccl.so.2 by an absolute"
+            " path, or unset it"
+            if stated
+            else "NCCL was not found: install torch for CUDA or the nvidia-nccl wheel, or set"
+            " BRAID_NCCL_REAL to the absolute path of libnccl.so.2"
+        )
+    return "; ".join(missing)
+
+
 def real_version(path: Path) -> tuple[str, bool]:
     """The version that programs will see, or why there is none; and whether there is."""
     code = _ASK_VERSION.format(imports="import torch" if has_torch() else "")
@@ -124,7 +146,8 @@ def check(as_json: bool = False) -> int:
     path = library()
     if path is None:
         print(
-            f"braid: nccl-check: {FILE} is not beside the package: built without it",
+            f"braid: nccl-check: {FILE} is not beside the package: built without it; install braid"
+            " again (docs/install.md)",
             file=sys.stderr,
         )
         return MISSING
@@ -133,9 +156,9 @@ def check(as_json: bool = False) -> int:
     if not as_json:
         for name, text in facts.items():
             print(f"{name:15} {text}", flush=True)
-    if lacks(path) or not has_nccl:
+    if remedy := _remedy(path, has_nccl):
         code = MISSING if lacks(path) else NO_NCCL
-        facts["self-test"] = "not run: see MISSING and NOT FOUND above"
+        facts["self-test"] = f"not run: {remedy}"
     else:
         code, facts["self-test"] = _self_test(path, sys.stderr if as_json else None)
     print(json.dumps(facts, indent=1) if as_json else f"self-test       {facts['self-test']}")

@@ -9,7 +9,7 @@ with braid.Engine(name="prefill") as engine:
 
 A transfer under an immediate `imm` (0 to 2**32 - 1) makes the target's count of it grow, by 1 for
 a write and by 1 for each page, so both sides know the number in advance. When a ticket has ended,
-well or not, no byte of its transfer is read or lands any more. docs/engine.md has the protocol.
+well or not, no byte of its transfer is read or lands any more. docs/engine.md has the rest.
 
 Units: bytes and seconds. Threads: any, at once. Errors: those of braid.errors.
 """

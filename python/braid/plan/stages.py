@@ -26,6 +26,15 @@ CALL_US = 11.0
 PIECE_US = 3.0
 """What a piece more costs."""
 MOST_PIECES = 16
+LEGEND = (
+    "bytes: of one call; cable: what leaves a node through its NICs; inside: what a rank sends to"
+    " others of its node; straight: every rank to every other one",
+    "ring: time of one ring around all ranks, as NCCL's; serial: of two stages, one after the"
+    " other; staged: of both at once, in pieces; gain: ring / staged, above 1 two stages are"
+    " faster",
+    "NIC limits, inside limits: which of the two stages the other one waits for",
+)
+"""What rows and columns of the answer are, printed below them."""
 
 
 @dataclass(frozen=True)
@@ -141,6 +150,7 @@ def report(asked: Stages, sizes: list[int]) -> Report:
     _add_bytes(answer, asked, largest)
     for size in sizes:
         answer.rows.append(_row(asked, size))
+    answer.notes += LEGEND
     answer.notes.append(
         "times are a model, +-30 %: rates by bytes, NCCL's latencies; no record of several nodes"
         " is behind them"

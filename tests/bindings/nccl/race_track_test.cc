@@ -53,6 +53,7 @@ constexpr uint32_t kAllSmall = 31;  // up to 2 MiB
 struct FakeNccl {
   SmallCuda* cuda = nullptr;
   double by_braid = 1, in_windows_by_braid = 1;  // its time
+  double in_place_by_other = 1;                  // that in place, by that out of place
   int fails_from = 1 << 30;                      // calls
   int num_calls = 0, num_in_place = 0;
   std::function<void()> on_call;
@@ -74,13 +75,15 @@ struct FakeNccl {
     if (nccl.on_call) nccl.on_call();
     if (nccl.num_calls++ >= nccl.fails_from) return 5;
     const auto* const end = static_cast<const char*>(call->recv) + call->count * 2 * kRanks;
-    if (call->send >= call->recv && call->send < end) ++nccl.num_in_place;
+    const bool is_in_place = call->send >= call->recv && call->send < end;
+    if (is_in_place) ++nccl.num_in_place;
     EXPECT_EQ(nccl.is_in_windows(call->recv), nccl.is_in_windows(call->send));
     // An all_gather of two sends a rank's block over NVLink.
     const double braid_ns = static_cast<double>(call->count * 2) / 385;
-    nccl.cuda->spend(
-        {call->stream},
-        braid_ns * (nccl.is_in_windows(call->recv) ? nccl.in_windows_by_braid : nccl.by_braid));
+    const double by_braid =
+        (nccl.is_in_windows(call->recv) ? nccl.in_windows_by_braid : nccl.by_braid) *
+        (is_in_place ? nccl.in_place_by_other : 1);
+    nccl.cuda->spend({call->stream}, braid_ns * by_braid);
     return 0;
   }
   static int take_memory(void* context, uint64_t bytes, void** memory) {
@@ -303,7 +306,7 @@ braid_nccl_choice race_over_nodes(const ByNccl& by_nccl) {
     entrants.nodes = &nodes;
     RaceTrack track(entrants, Deadline::after_ns(60_s), 60_s);
     ASSERT_TRUE(track.prepare().ok());
-    const auto outcome = race(track, 60_s, {}, entrants.least_gain());
+    const auto outcome = race(track, 60_s, {});
     said.add(outcome.status(), outcome.ok() ? outcome->choice : braid_nccl_choice{});
   });
   for (const Status& status : said.statuses) EXPECT_TRUE(status.ok()) << status.to_string();
@@ -314,7 +317,7 @@ braid_nccl_choice race_over_nodes(const ByNccl& by_nccl) {
 
 // Eight H200 as two nodes: an all_gather of 8 MiB won in bursts, and in use, in turn with NCCL's calls, took twice
 // as long as NCCL's, which may be the pauses or the other's traffic, at the first call behind it or at the second
-// (docs/nodes.md).
+// (docs/measured/nodes.md).
 TEST(RaceOverNodes, WhatIsSlowBehindNcclsTrafficIsNccls) {
   for (const int slow : {0, 1}) {
     const auto by_nccl = [&](const Behind& behind) { return behind.number == slow ? 2.3 : 0.4; };
@@ -404,6 +407,24 @@ TEST(RaceInWindows, NcclsTimeInWindowsIsWhatCounts) {
     for (const FakeNccl& nccl : gpus.nccls) {
       EXPECT_GT(nccl.num_in_place, 0);
       EXPECT_EQ(nccl.num_calls > nccl.num_in_place, there > 1);
+    }
+  }
+}
+
+// What is as fast in place and faster out of place is braid's, and the third heat is out of place; what is slower
+// in place is not.
+TEST(RaceInWindows, OnePlaceIsWonAndNoneLost) {
+  for (const double in_place : {0.95, 1.02}) {
+    FakeGpus gpus;
+    for (FakeNccl& nccl : gpus.nccls) {
+      nccl.in_windows_by_braid = 1.5;
+      nccl.in_place_by_other = in_place / 1.5;
+    }
+    const InWindows all = race_in_windows(gpus, {4, 5});
+    for (size_t i = 0; i < 2; ++i) {
+      EXPECT_EQ(all.said.choices.at(i).won, in_place > 1 ? 16U : 0U) << in_place;
+      const int num_out_of_place = gpus.nccls[i].num_calls - gpus.nccls[i].num_in_place;
+      EXPECT_GE(num_out_of_place, in_place > 1 ? 2 * 12 * calls_of_burst(4) : 0);
     }
   }
 }

@@ -13,35 +13,36 @@ std::vector<LapTimes> laps_of(size_t num, double nccl_us, double braid_us) {
 }
 
 TEST(Verdict, ACleanRaceIsSoonOver) {
-  EXPECT_EQ(judge({}), Verdict::kOpen);
-  EXPECT_EQ(judge(laps_of(11, 15, 10)), Verdict::kOpen) << "too few";
-  EXPECT_EQ(judge(laps_of(12, 15, 10)), Verdict::kBraid);
-  EXPECT_EQ(judge(laps_of(6, 5, 10)), Verdict::kOpen);
-  EXPECT_EQ(judge(laps_of(7, 5, 10)), Verdict::kNccl);
+  EXPECT_EQ(judge({}, kLeastGain), Verdict::kOpen);
+  EXPECT_EQ(judge(laps_of(11, 15, 10), kLeastGain), Verdict::kOpen) << "too few";
+  EXPECT_EQ(judge(laps_of(12, 15, 10), kLeastGain), Verdict::kBraid);
+  EXPECT_EQ(judge(laps_of(6, 5, 10), kLeastGain), Verdict::kOpen);
+  EXPECT_EQ(judge(laps_of(7, 5, 10), kLeastGain), Verdict::kNccl);
 }
 
 TEST(Verdict, LessThanThreePercentIsNoWin) {
   for (const double ratio : {0.97, 1.0, 1.02, 1.0299})
-    EXPECT_EQ(judge(laps_of(7, 100 * ratio, 100)), Verdict::kNccl) << ratio;
-  EXPECT_EQ(judge(laps_of(12, 103.01, 100)), Verdict::kBraid);
+    EXPECT_EQ(judge(laps_of(7, 100 * ratio, 100), kLeastGain), Verdict::kNccl) << ratio;
+  EXPECT_EQ(judge(laps_of(12, 103.01, 100), kLeastGain), Verdict::kBraid);
 }
 
 TEST(Verdict, LapsThatWereHeldUpCountAsOneEach) {
   std::vector<LapTimes> laps = laps_of(9, 100, 100);
   laps[3].nccl_us = 1e9;
-  EXPECT_EQ(judge(laps), Verdict::kNccl);
+  EXPECT_EQ(judge(laps, kLeastGain), Verdict::kNccl);
   laps = laps_of(14, 150, 100);
   laps[3].braid_us = 1e9;
-  EXPECT_EQ(judge(laps), Verdict::kBraid);
+  EXPECT_EQ(judge(laps, kLeastGain), Verdict::kBraid);
 }
 
 TEST(Verdict, WhatIsTooCloseIsNccls) {
   std::vector<LapTimes> laps;
   for (size_t i = 0; i < 41; ++i) {
-    EXPECT_EQ(judge(laps), Verdict::kOpen) << i;
+    EXPECT_EQ(judge(laps, kLeastGain), Verdict::kOpen) << i;
     laps.push_back({i % 2 == 0 ? 140.0 : 90.0, 100});
   }
-  EXPECT_EQ(judge(laps), Verdict::kNccl) << "a median of 1.4, and nearly half of the laps lost";
+  EXPECT_EQ(judge(laps, kLeastGain), Verdict::kNccl)
+      << "a median of 1.4, and nearly half of the laps lost";
 }
 
 Verdict of_singles(const std::vector<LapTimes>& laps) { return judge_singles(laps, 1.05); }

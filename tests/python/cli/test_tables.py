@@ -100,7 +100,7 @@ def test_a_row_of_every_number():
     text = shown(table.show, record(result(times=times, wire_gbps=1.5)))
     assert text.splitlines()[0].strip() == (
         "4 ranks, float32; medians of the slowest rank; bandwidths in GB/s;"
-        " gain: baseline's time by braid's"
+        " gain: baseline's time / braid's"
     )
     assert cells(text, "all_reduce") == [
         "all_reduce", "1 MiB", "1,000.0", "1,001.0", "1,002.0", "1.25", "1.88", "1.5",

@@ -85,3 +85,12 @@ def test_what_has_no_stages_is_refused():
         asked(op="broadcast").check()
     with pytest.raises(PlanError, match="--nodes"):
         asked(count=1).check()
+
+
+def test_every_column_is_told():
+    answer = stages.report(asked(), [1 << 20, 1 << 30])
+    told = " ".join(answer.notes)
+    for column in answer.rows[0].cells:
+        assert f"{column}:" in told, column
+    for row in answer.rows:
+        assert row.note in told

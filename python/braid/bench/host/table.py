@@ -87,7 +87,7 @@ def title(record: Record) -> str:
     first = record.results[0]
     paced = "links PACED, rates are the experiment's; " if record.paced else ""
     what = "medians of the slowest rank; bandwidths in GB/s"
-    gain = "; gain: baseline's time by braid's" if any(r.baseline for r in record.results) else ""
+    gain = "; gain: baseline's time / braid's" if any(r.baseline for r in record.results) else ""
     return f"{record.ranks} ranks, {first.dtype}; {paced}{what}{gain}"
 
 

@@ -1,7 +1,7 @@
 """DeepEP itself as a baseline: where a package `deep_ep` is installed that is not the stand-in.
 
-It is built outside this project (docs/moe.md says how) and called by the names that it has in
-v1.2.1, which later versions of its first interface and `sgl-deep-ep` have, too.
+It is built outside this project (docs/measured/moe.md says how) and called by the names that it has
+in v1.2.1, which later versions of its first interface and `sgl-deep-ep` have, too.
 """
 
 import importlib

@@ -34,6 +34,9 @@ def over_nodes(
     """Several nodes: one ring around all ranks against two stages. These are inside the nodes and
     between them: bytes on every link, times, and what limits.
 
+    Columns: ring, one ring around all ranks, as NCCL's; serial, two stages one after the other;
+    staged, both at once, in pieces; gain, ring / staged; what two stages wait for.
+
     Example: braid plan nodes --nodes 2 --nics 8@400Gbit/s
 
     Example: braid plan nodes --nodes 2 --nics 1@800Mbit/s -n 4 --inside 3 --op reduce_scatter
