@@ -25,8 +25,9 @@ from braid.errors import (
 if TYPE_CHECKING:
     from braid._braid import __version__
     from braid.arguments import Op, Operation
-    from braid.comm import Comm, Explanation, Identity, Link, init, join
+    from braid.comm import Comm, Explanation, Link, init, join
     from braid.engine import Engine
+    from braid.joining import Identity
     from braid.under_nccl import stats
     from braid.work import Work
 
@@ -61,7 +62,7 @@ _LOADED_LATE = {
     "Comm": "braid.comm",
     "Engine": "braid.engine",
     "Explanation": "braid.comm",
-    "Identity": "braid.comm",
+    "Identity": "braid.joining",
     "Link": "braid.comm",
     "Op": "braid.arguments",
     "Operation": "braid.arguments",

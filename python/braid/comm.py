@@ -1,5 +1,6 @@
 """The communicator as users see it: its life, its facts, and what it tells. What it does is in
-collectives.py, messages.py and objects.py; the bytes are moved by braid._braid.
+collectives.py, messages.py and objects.py, what a rank joins with in joining.py; the bytes are
+moved by braid._braid.
 """
 
 import json
@@ -17,6 +18,7 @@ from braid import _braid
 from braid.arguments import Operation, checked_number
 from braid.arrays import Array
 from braid.errors import InvalidArgument
+from braid.joining import Identity, as_variables
 from braid.objects import Objects
 from braid.progress import Progress, choose
 from braid.split import bound_here, choose_part, fields_of, own_address, part_of
@@ -42,31 +44,6 @@ class Link:
     """up or off, for a GPU's link."""
     how: str = ""
     """The way bytes go over a GPU's link, or why it is off."""
-
-
-@dataclass(frozen=True)
-class Identity:
-    """Who a rank is, for programs that do not take it from a launcher's environment.
-
-    Rank 0 listens at store_address on the first free port from store_port on (eight are tried). All
-    ranks of one group give the same store_address, store_port and job_id; the secret that they
-    share is the option job_token.
-    """
-
-    rank: int
-    size: int
-    local_rank: int = 0
-    store_address: str = "127.0.0.1"
-    store_port: int = 0
-    """1 to 65535; not used by a group of one rank."""
-    job_id: str = ""
-    """A public name; a store refuses ranks that say another one."""
-
-    def __post_init__(self) -> None:
-        numbers = {"rank": self.rank, "size": self.size, "local_rank": self.local_rank}
-        for name, value in {**numbers, "store_port": self.store_port}.items():
-            most = 65535 if name == "store_port" else 2**31 - 1
-            checked_number("identity", name, value, most)
 
 
 @dataclass(frozen=True)
@@ -335,17 +312,6 @@ def _fixed_point(shares: Sequence[float]) -> list[int]:
     return parts
 
 
-def _text(value: object) -> str:
-    """An option as its BRAID_ variable would spell it."""
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    if isinstance(value, Mapping):
-        return ",".join(f"{key}={item}" for key, item in value.items())
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return ",".join(str(item) for item in value)
-    return str(value)
-
-
 def init(
     *,
     timeout: float | str | None = None,
@@ -373,7 +339,7 @@ def init(
     option), Unavailable (no store, no common link), Timeout (names the missing ranks).
     """
     chosen = {"timeout": timeout, "links": links, "tune": tune, **options}
-    return Comm(_braid.Comm(_texts(chosen), choose(progress)), chosen)
+    return Comm(_braid.Comm(as_variables(chosen), choose(progress)), chosen)
 
 
 def join(identity: Identity, *, progress: Progress | bool = False, **options: object) -> Comm:
@@ -382,23 +348,5 @@ def join(identity: Identity, *, progress: Progress | bool = False, **options: ob
     A process may be in several groups, each with an identity of its own. Options and errors are
     those of init(); job_token is the secret that the ranks of this group share.
     """
-    core = _braid.Comm(_texts(options), choose(progress), asdict(identity))
+    core = _braid.Comm(as_variables(options), choose(progress), asdict(identity))
     return Comm(core, options)
-
-
-def _texts(options: Mapping[str, object]) -> dict[str, str]:
-    """Options as BRAID_ variables; None means "as the environment says"."""
-    texts = {}
-    for name, value in options.items():
-        if name == "timeout" and isinstance(value, int | float):
-            value = f"{value:.9f}s"
-        elif name == "tune" and isinstance(value, bool):
-            value = "auto" if value else "off"
-        if value is not None:
-            text = texts[f"BRAID_{name.upper()}"] = _text(value)
-            try:
-                text.encode()
-            except UnicodeEncodeError:
-                found = f"{text!r:.80}"
-                raise InvalidArgument(f"option {name}: asked for Unicode, found {found}") from None
-    return texts

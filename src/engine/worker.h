@@ -57,30 +57,36 @@ class Worker {
     uint64_t mark = 0;  // of the GPU, behind all copies that may concern it
   };
 
-  void serve();
-  bool move_as_worker();
-  bool round(int64_t now);
+  // Who moves it, and when nobody needs to: worker_turn.cc.
   bool run_at_once(const Call& call);
   bool leave_turn();
   bool needs_worker();
-  bool run_calls();
-  std::optional<uint64_t> recall(const Introduction& asked);
-  bool progress(int64_t now);
-  void look_at_memory(int64_t now);
-  bool converse(int64_t now);
-  void tick(int64_t now);
-  void tick_removals(int64_t now);
-  bool is_tired(bool moved, int64_t now, int64_t least_spin_ns);
+  void serve();
+  bool move_as_worker();
   bool must_poll() const;
   bool is_hot(int64_t now) const;
   bool is_pressed() const;
+  bool is_tired(bool moved, int64_t now, int64_t least_spin_ns);
   bool lie_down();
   void get_up();
   int sleep_limit_ms() const;
   std::vector<pollfd> sockets() const;
+
+  // What is done in a turn: worker.cc.
+  bool round(int64_t now);
+  bool run_calls();
+  bool progress(int64_t now);
+  void look_at_memory(int64_t now);
+  bool converse(int64_t now);
+  std::optional<uint64_t> recall(const Introduction& asked);
   Source* find_source(const Incarnation& target) const;
+  void tick(int64_t now);
   void drop_lost();
+  void tick_removals(int64_t now);
   void end();
+
+  static constexpr int64_t kTickNs = 5'000'000;  // between two looks at beats, leases and removals
+  static constexpr int64_t kMomentNs = 20'000;   // of sleep, where nothing would wake us
 
   Ground& ground_;
   Acceptor acceptor_;

@@ -1,6 +1,7 @@
 """The engine as users see it; the bytes are moved by braid._braid.
 
-The file has the life of an engine, its memory and what arrives; transfers.py what it begins.
+The file has the life of an engine, its memory and what arrives; transfers.py what it begins, and
+ends.py what callers name in all of these.
 """
 
 import asyncio
@@ -86,9 +87,10 @@ class Engine(Transfers, Closing):
                 values.whole(most_transfers, "engine: most_transfers", 2**31),
                 os.environ.get("BRAID_HOST_ID", ""),
                 _cores(cores),
-            ),
-            timeout,
+            )
         )
+        self._timeout = timeout
+        self._broken_barriers: set[int] = set()
         self._ended = threading.Event()
         self._messages = Arrivals(lambda call: self._live().tell(False, call))
         self._notifications = Arrivals(lambda call: self._live().tell(True, call))

@@ -8,7 +8,8 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
-from braid.comm import Comm, Identity, join
+from braid.comm import Comm, join
+from braid.joining import Identity
 from braid.split import bound_here, own_address
 from braid.this_host import host_id
 

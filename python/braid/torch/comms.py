@@ -19,8 +19,9 @@ import torch
 from torch.distributed.distributed_c10d import default_pg_timeout
 
 import braid
-from braid.comm import Comm, Identity
+from braid.comm import Comm
 from braid.errors import Error
+from braid.joining import Identity
 from braid.split import bound_here
 from braid.torch.callbacks import Callbacks
 from braid.torch.collectives import Call

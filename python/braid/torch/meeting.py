@@ -37,12 +37,13 @@ from typing import Any
 from torch.distributed import DistError
 
 from braid._braid import user_secret
-from braid.comm import Identity
 from braid.errors import Error
+from braid.joining import Identity
 from braid.this_host import host_id
 from braid.torch.errors import PeerLost, Timeout, Unavailable, torch_errors
 from braid.torch.lobby import Card, Lobby, Party
 from braid.torch.processes import has_ended, own_process
+from braid.torch.store_process import has_closed, where_it_listens
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.001, 0.05
 _ENDED_S = 0.5  # between two looks at whether processes have ended
@@ -97,6 +98,7 @@ class Meeting:
         self.rank, self.size, self.timeout_s = rank, size, timeout_s
         self._lobby = Lobby(store, rank, size, _own_card())
         self._store: Any = None  # the group's place, once it is made
+        self._store_where = where_it_listens(store)
         self._cards: list[Card] = []
         self._salt = ""  # in the store
         self._token = ""  # not there
@@ -168,13 +170,18 @@ class Meeting:
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     def leave(self, why: str) -> None:
-        """Tells those who wait for this rank that it makes no more calls. A store that has gone
-        has told them already.
+        """Tells those who wait for this rank that it makes no more calls."""
+        self._tell({f"gone/{self.rank}": why, "gone": "yes"})
+
+    def _tell(self, texts: dict[str, str]) -> None:
+        """Writes, in this order, what others may wait for. A store that has gone has told them
+        already. It is asked first, and all goes in one send, since torch prints what a second one
+        meets.
         """
-        if self._store is not None and self.size > 1:
-            with contextlib.suppress(DistError):
-                self._store.set(f"gone/{self.rank}", why)
-                self._store.set("gone", "yes")
+        if self._store is None or self.size == 1 or has_closed(self._store_where):
+            return
+        with contextlib.suppress(DistError):
+            self._store.multi_set(list(texts), list(texts.values()))
 
     def _check_gone(self, late: Callable[[], Sequence[Any]]) -> None:
         """PeerLost when one of those who are late has gone. They are asked for once more behind
@@ -280,9 +287,7 @@ class Meeting:
 
     def give_up(self, kind: str, why: str) -> None:
         """Tells those who are in identity(), or will be, that this rank will not join them."""
-        if self._store is not None and self.size > 1:
-            with contextlib.suppress(DistError):
-                self._store.set(f"given_up/{kind}", f"rank {self.rank} {why}")
+        self._tell({f"given_up/{kind}": f"rank {self.rank} {why}"})
 
     def _check_given_up(self, kind: str, check: Callable[[], None]) -> None:
         check()

@@ -1,40 +1,22 @@
-"""A worker's rank: gets a version, compares checksums, and serves it when all workers have it.
-
-What a trainer tells behind each part of a route (sums.Landed) is the part's place in the route and
-its checksum. Where that lies here follows from this rank's own plan: so a part that was written
-anywhere else, or not at all, is found like one whose bytes differ. Each byte of each route must
-come once.
-"""
+"""A worker's rank: gets a version, compares checksums, and serves it when all workers have it."""
 
 import contextlib
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from braid.closing import Closing
 from braid.engine import Engine, values
 from braid.errors import Cancelled, Error, InvalidArgument, Timeout
+from braid.weights.arrival import LOOK_S, Arrival, Joined
 from braid.weights.holdings import Buffers, Holdings, Parameter, check_target, host_bytes
 from braid.weights.landing import beside, copy_over
 from braid.weights.plan import Route, Table, itemsize
 from braid.weights.station import Station, words_of
-from braid.weights.sums import NAME, Landed, Summing, Text, Tiling
+from braid.weights.sums import NAME, Summing, Text
 
 Mode = Literal["two buffers", "in place"]
-
-_LOOK_S = 0.02
-"""How often letters are looked at while parts are awaited."""
-
-
-class _Joined(NamedTuple):
-    """What one join() has made."""
-
-    plan: int
-    trainers: list[Holdings]
-    routes: dict[int, list[tuple[Route, Text]]]
-    """The routes from each trainer, with what lies here of each."""
 
 
 class _Left(Cancelled):
@@ -92,9 +74,9 @@ class Receiver(Station, Closing):
         self._is_torn = False
         self._is_over = False
         self._why = ""
-        self._joined: _Joined | None = None
+        self._joined: Joined | None = None
         """What the last join() has made; None: after renew(), or never joined."""
-        self._under = _Joined(0, [], {})
+        self._under = Joined(0, [], [], {})
         """What the thread works with. It alone changes it."""
         self._summing = Summing()
         self._closing = threading.Event()
@@ -138,7 +120,7 @@ class Receiver(Station, Closing):
             text = Text.of(data, table.runs(route), itemsize(piece.dtype), is_source=False)
             routes.setdefault(route.source, []).append((route, text))
         if self._joined is None or self._joined.plan != self._plan_hash:
-            self._joined = _Joined(self._plan_hash, self.trainers, routes)
+            self._joined = Joined(self._plan_hash, self.trainers, self._buffers.pieces, routes)
         if self._thread is None:
             name = f"braid.weights of {self.engine.name}"
             self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
@@ -205,7 +187,7 @@ class Receiver(Station, Closing):
         while not self._closing.is_set() and not self.engine.closed:
             joined = self._joined
             if joined is None:
-                self._closing.wait(_LOOK_S)
+                self._closing.wait(LOOK_S)
                 continue
             self._under = joined
             try:
@@ -244,7 +226,9 @@ class Receiver(Station, Closing):
             self._tear()
         for rank in self._under.routes:
             self._tell(rank, {"kind": "ready", "version": version})
-        _Arrival(self, version, until, has_sums=has_sums).run()
+        summing = self._summing if has_sums else None
+        arrival = Arrival(self.what, self.engine, self._under, version, summing)
+        arrival.run(lambda lacks: self._heed(version, until, lacks))
         if not self._is_in_place:
             self._on_pause()  # what it raises ends the version for all: behind `have` it could not
         self._tell(0, {"kind": "have", "version": version})
@@ -306,26 +290,6 @@ class Receiver(Station, Closing):
             raise Cancelled(f"version {version}: {found[0].get('why')}")
         return found
 
-    def _landed(self, timeout: float) -> Landed | None:
-        """The next notification about a part of this plan."""
-        try:
-            landed = Landed.decode(self.engine.take_notification(timeout).data)
-        except (Timeout, InvalidArgument):
-            return None
-        return landed if landed.plan == self._under.plan else None
-
-    def _compare(self, landed: Landed, found: int) -> None:
-        """Compares the checksum of what lies here with that of what the trainer wrote."""
-        if found == landed.checksum:
-            return
-        route, _ = self._under.routes[landed.trainer][landed.route]
-        piece = self._buffers.pieces[route.target_piece]
-        raise InvalidArgument(
-            f"parameter '{piece.name}' from {route.start} on, {route.size}, of trainer "
-            f"{landed.trainer} at {self.what}: of {landed.nbytes} bytes from {landed.begin} on the "
-            f"checksum is {found:016x}, sent was {landed.checksum:016x}"
-        )
-
     def _apply(self, version: int) -> None:
         if not self._is_in_place:
             self._tear()  # while it is copied, and for good where a copy breaks off
@@ -354,57 +318,3 @@ class Receiver(Station, Closing):
         with self._changed:
             self._why = why
             self._changed.notify_all()
-
-
-class _Arrival:
-    """The parts of one version, at one worker's rank."""
-
-    def __init__(self, receiver: Receiver, version: int, until: float, *, has_sums: bool) -> None:
-        self._receiver = receiver
-        self._version = version
-        self._until = until
-        self._has_sums = has_sums
-        self._tilings = {
-            (rank, number): Tiling(text.nbytes)
-            for rank, routes in receiver._under.routes.items()
-            for number, (_, text) in enumerate(routes)
-        }
-        """What has come of each route that is not whole yet."""
-        self._begun = deque[tuple[Landed, Callable[[], int]]]()
-
-    def run(self) -> None:
-        """Returns when every byte has come, and is right."""
-        look_at = 0.0
-        while self._tilings:
-            if (now := time.monotonic()) >= look_at:
-                self._receiver._heed(self._version, self._until, self._what_lacks)
-                look_at = now + _LOOK_S
-            landed = self._receiver._landed(_LOOK_S)
-            if landed is not None and landed.version == self._version:
-                self._take(landed)
-        while self._begun:
-            self._compare_first()
-
-    def _take(self, landed: Landed) -> None:
-        tiling = self._tilings.get((landed.trainer, landed.route))
-        if tiling is None:
-            raise InvalidArgument(
-                f"{self._receiver.what}: trainer {landed.trainer} has sent a part of its route "
-                f"{landed.route}, which there is not, or which is whole"
-            )
-        if self._has_sums and landed.checksum is not None:
-            _, text = self._receiver._under.routes[landed.trainer][landed.route]
-            if text.can_sum:
-                sum_of = self._receiver._summing.begin(text, landed.begin, landed.nbytes)
-                self._begun.append((landed, sum_of))
-                if len(self._begun) > self._receiver._summing.most:
-                    self._compare_first()
-        if tiling.add(landed.begin, landed.nbytes):
-            del self._tilings[landed.trainer, landed.route]
-
-    def _compare_first(self) -> None:
-        landed, sum_of = self._begun.popleft()
-        self._receiver._compare(landed, sum_of())
-
-    def _what_lacks(self) -> str:
-        return f"parts of trainers {sorted({rank for rank, _ in self._tilings})}"

@@ -48,9 +48,7 @@ class Broadcast {
         stream_(stream),
         puts_(device, stream),
         what_(what),
-        root_(what.root),
-        landing_(route.landing),
-        has_pieces_(route.num_pieces > 0),
+        route_(route),
         signature_(signature),
         others_(static_cast<uint64_t>(device.size() - 1)) {}
 
@@ -63,7 +61,7 @@ class Broadcast {
     BRAID_RETURN_IF_ERROR(device_.links().note(comm::CallStage::kStart, stream_));
     BRAID_RETURN_IF_ERROR(start_beside(cut));
     const bool relays = is_registered() && can_relay(device_);
-    BRAID_RETURN_IF_ERROR(relays ? relay() : has_pieces_ ? run_pieces() : push());
+    BRAID_RETURN_IF_ERROR(relays ? relay() : route_.num_pieces > 0 ? run_pieces() : push());
     BRAID_RETURN_IF_ERROR(device_.links().note(comm::CallStage::kBaseDone, stream_));
     for (const auto& link : device_.links().beside())
       if (cut.beside[link->index()] > 0)
@@ -73,12 +71,13 @@ class Broadcast {
   }
 
  private:
-  bool is_registered() const { return landing_.window != nullptr; }
+  bool is_registered() const { return route_.landing.window != nullptr; }
+  bool is_root() const { return device_.rank() == what_.root; }
   int other(uint64_t index) const {  // ranks but the root, beginning behind it
-    return (root_ + 1 + static_cast<int>(index)) % device_.size();
+    return (what_.root + 1 + static_cast<int>(index)) % device_.size();
   }
   sys::DevicePtr place(int rank) const {
-    return is_registered() ? landing_.at(rank) + begin_ : device_.arena().scratch().at(rank);
+    return is_registered() ? route_.landing.at(rank) + begin_ : device_.arena().scratch().at(rank);
   }
   /// Slice `index` of the stage that begins at `stage`, all slices being of `slice` bytes.
   void add(int peer, sys::DevicePtr from, uint64_t stage, uint64_t slice, uint64_t index) {
@@ -88,8 +87,8 @@ class Broadcast {
   // What others read the root writes to a link once.
   comm::LinkPart from_root(sys::DevicePtr at, uint64_t bytes) const {
     Addresses destinations{};
-    if (device_.rank() != root_) destinations[static_cast<size_t>(root_)] = at;
-    return all_to_everyone(device_, device_.rank() == root_ ? at : 0, destinations, bytes);
+    if (!is_root()) destinations[static_cast<size_t>(what_.root)] = at;
+    return all_to_everyone(device_, is_root() ? at : 0, destinations, bytes);
   }
   /// The segment's end, over the other links.
   Status start_beside(const Cut& cut) {
@@ -104,11 +103,14 @@ class Broadcast {
     }
     return {};
   }
-  Status relay() { return run_relay(device_, stream_, {root_, bytes_, buf_, landing_, begin_}); }
+  Status relay() {
+    return run_relay(device_, stream_, {what_.root, bytes_, buf_, route_.landing, begin_});
+  }
   Status run_pieces() {
     if (bytes_ == 0) return {};
     device_.call_watch().took("direct");
-    device_.call_watch().sends(comm::CallWatch::kBaseLink, relayed_bytes(device_, root_, bytes_));
+    device_.call_watch().sends(comm::CallWatch::kBaseLink,
+                               relayed_bytes(device_, what_.root, bytes_));
     CollectiveCall base = what_;
     base.send = base.recv = buf_;
     base.bytes = bytes_;
@@ -129,7 +131,7 @@ class Broadcast {
     uint64_t slice = 0;
     for (uint64_t stage = 0; stage < bytes_; stage += slice * others_) {
       slice = slice_bytes(bytes_ - stage);
-      if (device_.rank() == root_) BRAID_RETURN_IF_ERROR(scatter(stage, slice));
+      if (is_root()) BRAID_RETURN_IF_ERROR(scatter(stage, slice));
       if (others_ > 1) BRAID_RETURN_IF_ERROR(hand_on(side, stage, slice));
       if (!is_registered()) BRAID_RETURN_IF_ERROR(copy_out(stage, slice * others_));
     }
@@ -142,15 +144,15 @@ class Broadcast {
     return round_up(std::min(std::max(most / others_, kSmallSlice), most), kUnit);
   }
   Status hand_on(sys::Stream side, uint64_t stage, uint64_t slice) {
-    if (device_.rank() == root_) BRAID_RETURN_IF_ERROR(puts_.join(side));
-    BRAID_RETURN_IF_ERROR(device_.barriers().step(side, kStagesChannel, root_));
-    return device_.rank() == root_ ? Status() : pass_on(side, stage, slice);
+    if (is_root()) BRAID_RETURN_IF_ERROR(puts_.join(side));
+    BRAID_RETURN_IF_ERROR(device_.barriers().step(side, kStagesChannel, what_.root));
+    return is_root() ? Status() : pass_on(side, stage, slice);
   }
   Status copy_out(uint64_t stage, uint64_t bytes) {
     const sys::Stream copies = device_.order().side(comm::CallOrder::kCopies);
     BRAID_RETURN_IF_ERROR(puts_.join(copies));
     BRAID_RETURN_IF_ERROR(device_.barriers().all(copies, kPieceLandedChannel, signature_));
-    if (device_.rank() == root_) return {};
+    if (is_root()) return {};
     return device_.copy(copies, buf_ + stage, place(device_.rank()) + stage,
                         std::min(bytes, bytes_ - stage));
   }
@@ -162,7 +164,7 @@ class Broadcast {
     BRAID_ASSIGN_OR_RETURN(const sys::Event landed, device_.order().mark(side));
     BRAID_RETURN_IF_ERROR(puts_.wait(landed));
     const auto own =
-        static_cast<uint64_t>((device_.rank() - root_ - 1 + device_.size()) % device_.size());
+        static_cast<uint64_t>((device_.rank() - what_.root - 1 + device_.size()) % device_.size());
     for (uint64_t i = 1; i < others_; ++i)
       add(other((own + i) % others_), place(device_.rank()), stage, slice, own);
     return puts_.send();
@@ -172,9 +174,7 @@ class Broadcast {
   const sys::Stream stream_;
   CopyEnginePuts puts_;
   const CollectiveCall what_;
-  const int root_;
-  const comm::SymmetricAddress landing_;
-  const bool has_pieces_;
+  const Route route_;
   const uint64_t signature_;
   const uint64_t others_;
   sys::DevicePtr buf_ = 0;

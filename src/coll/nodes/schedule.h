@@ -1,5 +1,5 @@
 // The schedule of collectives over k nodes of g ranks: who passes what to whom, and when. Rules and
-// no motion: pure functions of the map and a rank, the same on the host and, one day, on GPUs.
+// no motion: pure functions of the map and a rank, the same on the host and on GPUs.
 //
 // Only ranks of one rail (one local index) speak between nodes, so every byte that a node needs
 // crosses its cable once and is spread inside the node.
@@ -45,11 +45,6 @@ constexpr int rail_from(const NodeMap& map, int rank, int step) {
 /// `step` is 1 to per_node - 1.
 constexpr int node_peer(const NodeMap& map, int rank, int step) {
   return map.rank_at(map.node_of(rank), (map.local_of(rank) + step) % map.per_node);
-}
-
-/// all_gather: whether what `rank` received from `source` goes on to the rest of rank's node.
-constexpr bool passes_on(const NodeMap& map, int rank, int source) {
-  return !map.share_node(rank, source);
 }
 
 /// reduce_scatter: the node whose blocks are the i-th that `rank` gives its operands for; its own

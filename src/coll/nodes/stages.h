@@ -86,7 +86,6 @@ class Stages {
   /// Whether nothing that was enqueued uses its memory any longer, as far as can be known: graphs
   /// may be replayed. Also when the device is gone.
   bool is_finished();
-  const fabric::NodeMap& map() const { return map_; }
   uint64_t scratch_bytes() const { return sizes_.bytes; }
   /// The longest piece of a block.
   uint64_t piece_bytes() const { return sizes_.piece_bytes; }

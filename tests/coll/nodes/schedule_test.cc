@@ -173,7 +173,7 @@ class Simulator {
   void arrive(int from, int to, const Piece& piece, Channel& channel) {
     if (piece.kind == Kind::kOperand) return add_operand(from, to, piece, channel);
     ++data_[data_index(to, piece.block, piece.cell)];
-    if (!passes_on(map_, to, from)) return;
+    if (map_.share_node(to, from)) return;  // what came along the rail goes on
     for (int step = 1; step < map_.per_node; ++step) push(to, node_peer(map_, to, step), piece);
   }
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
@@ -315,9 +316,14 @@ except braid.PeerLost as error:
 
 def run(tmp_path, meets=True, **what):
     """The program on two ranks that never call destroy_process_group."""
+    return run_program(tmp_path, PROGRAM.format(meets=meets, **what), 2)
+
+
+def run_program(tmp_path, text, size):
+    """What each rank printed, and its exit code. The store is in rank 0's process."""
     script = tmp_path / "program.py"
-    script.write_text(PROGRAM.format(meets=meets, **what))
-    job = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
+    script.write_text(text)
+    job = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(size)}
     environment = {**os.environ, **job, "BRAID_TUNE": "off", "OMP_NUM_THREADS": "1"}
     ranks = [
         subprocess.Popen(
@@ -327,9 +333,11 @@ def run(tmp_path, meets=True, **what):
             stderr=subprocess.PIPE,
             text=True,
         )
-        for rank in range(2)
+        for rank in range(size)
     ]
-    return [(*rank.communicate(timeout=60), rank.returncode) for rank in ranks]
+    with ThreadPoolExecutor() as readers:  # a rank ends though nobody has read the one before it
+        said = list(readers.map(lambda rank: rank.communicate(timeout=60), ranks))
+    return [(*each, rank.returncode) for each, rank in zip(said, ranks, strict=True)]
 
 
 def test_what_begins_after_the_store_has_gone_is_a_lost_peer(torch_ranks):
@@ -407,6 +415,35 @@ def test_a_program_that_forgets_to_leave_ends(tmp_path):
     for out, err, code in run(tmp_path, pending=True, raises=False):
         assert (out.strip(), code) == ("done", 0), err
         assert "braid:" not in err
+
+
+LATE = """
+import os, time, torch, torch.distributed as dist, braid.torch
+from braid.torch.processes import has_ended, own_process
+dist.init_process_group("braid")
+groups = [dist.new_group() for _ in range(2)]
+store = [own_process()]
+{call}
+if dist.get_rank() == 1:
+    while not has_ended(store[0]):
+        time.sleep(0.05)
+    time.sleep(0.1)
+if {destroys}:
+    dist.destroy_process_group()
+"""
+LAST_CALLS = {
+    "collective": "dist.broadcast_object_list(store)",
+    "message": "dist.send_object_list(store, 1) if dist.get_rank() == 0 else"
+    " dist.recv_object_list(store, 0) if dist.get_rank() == 1 else None",
+}
+
+
+@pytest.mark.parametrize("call", LAST_CALLS.values(), ids=LAST_CALLS)
+@pytest.mark.parametrize("destroys", [True, False], ids=["destroys", "forgets"])
+def test_a_rank_that_leaves_behind_the_stores_process_prints_nothing(tmp_path, call, destroys):
+    """torch printed its C++ stack: a word of leaving was written into a store that had gone."""
+    for out, err, code in run_program(tmp_path, LATE.format(call=call, destroys=destroys), 3):
+        assert (out, err, code) == ("", "", 0)
 
 
 def test_an_exception_before_the_first_call_is_told_to_the_others(tmp_path):

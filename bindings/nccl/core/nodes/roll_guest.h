@@ -32,7 +32,6 @@ class RollGuest {
   Result<std::unique_ptr<group::Group>> join(const Met& met, int rank, int num_ranks,
                                              Deadline deadline,
                                              const group::Interrupt& interrupt) const;
-  const std::string& name() const { return name_; }
   /// This host's, on the way to the roll.
   Result<sys::Endpoint> own_address() const { return sys::local_endpoint(channel_.fd()); }
 
