@@ -23,7 +23,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from contest import Contest, turned
+from contest import Contest, leave_out_collections, turned
 from exact import make_deterministic
 from gpt import Shape, batches
 from sheet import publish, record_of
@@ -42,6 +42,8 @@ def train(contest: Contest, every: list[Trainee], data: Batches, steps: int) -> 
     """All steps; the last ones are tapped. A step's collectives, which all ranks make alike."""
     calls: list[Call] = []
     for i, (text, wanted) in enumerate(data):
+        if i == WARM_STEPS:
+            leave_out_collections()
         for trainee in turned(every, i):
             step = partial(trainee.step, text, wanted)
             if i < WARM_STEPS + steps:
