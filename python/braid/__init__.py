@@ -23,11 +23,6 @@ from braid.errors import (
 )
 
 if TYPE_CHECKING:
-    from braid import kv as kv
-    from braid import moe as moe
-    from braid import overlap as overlap
-    from braid import torch as torch
-    from braid import weights as weights
     from braid._braid import __version__
     from braid.arguments import Op, Operation
     from braid.comm import Comm, Explanation, Link, init, join
