@@ -260,7 +260,7 @@ class GpuCalls:
     # ---- low latency ----
 
     def check_dispatch(self, sizes: tuple[int, ...], kind: tuple[str, int], weights: bool) -> None:
-        self.core.check_dispatch(*sizes, *kind, weights)
+        self.core.check_dispatch(sizes, *kind, weights)
 
     def check_place(self, checks: Checks, argument: str, array: torch.Tensor) -> None:
         if (at := array.data_ptr()) % _VECTOR_BYTES:
