@@ -446,6 +446,55 @@ def test_a_rank_that_leaves_behind_the_stores_process_prints_nothing(tmp_path, c
         assert (out, err, code) == ("", "", 0)
 
 
+MUTE = """
+import os, signal, subprocess, time
+import torch, torch.distributed as dist, braid, braid.torch
+from datetime import timedelta
+dist.init_process_group("braid", timeout=timedelta(seconds=2))
+store = dist.group.WORLD.get_group_store()
+if dist.get_rank() == 0:
+    keeps = os.getpid() if {is_stopped} else os.fork()
+    if keeps == 0:
+        time.sleep(60)
+        os._exit(0)
+    store.set("keeps", str(keeps))
+    store.wait(["read"])
+    os.kill(os.getpid(), signal.SIGSTOP if {is_stopped} else signal.SIGKILL)
+keeps = int(store.get("keeps"))
+store.set("read", "yes")
+time.sleep(0.5)
+began = time.monotonic()
+try:
+    {call}
+except braid.Timeout as error:
+    print(error)
+dist.destroy_process_group()
+print("seconds", time.monotonic() - began)
+# Once this process has ended: its thread in the store's call must not wake up as Python ends.
+subprocess.Popen(["sh", "-c", f"sleep 2; kill -9 {{keeps}}"], stdout=subprocess.DEVNULL)
+"""
+FIRST_CALLS = {
+    "collective": "dist.all_reduce(torch.ones(4))",
+    "message": "dist.send(torch.ones(4), 0)",
+    "group": "dist.new_group(timeout=timedelta(seconds=2))",
+    "monitored": "dist.group.WORLD.monitored_barrier(timeout=timedelta(seconds=2))",
+}
+
+
+@pytest.mark.parametrize(
+    ("call", "is_stopped"),
+    [*((call, True) for call in FIRST_CALLS), ("collective", False)],
+)
+def test_a_store_that_never_answers_is_a_timeout(tmp_path, call, is_stopped):
+    """torch waits for it without a limit: rank 1 hung."""
+    program = MUTE.format(is_stopped=is_stopped, call=FIRST_CALLS[call])
+    (_, _, killed), (out, err, code) = run_program(tmp_path, program, 2)
+    assert (code, killed) == (0, -signal.SIGKILL), err
+    assert "timed out" in out, (out, err)
+    assert "store does not answer" in out, (out, err)
+    assert float(out.split()[-1]) < 10
+
+
 def test_an_exception_before_the_first_call_is_told_to_the_others(tmp_path):
     (out, err, code), _ = run(tmp_path, meets=False, pending=False, raises=True)
     assert "rank 1 failed: ended by an exception" in out, err
