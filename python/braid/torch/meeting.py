@@ -48,7 +48,7 @@ from braid.torch.store_process import has_closed, where_it_listens
 Value = TypeVar("Value")
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.001, 0.05
-_ANSWER_S = 1.0  # for the store to answer what it was asked just before a deadline
+_ANSWER_S = 3.0  # for the store to answer what it was asked just before a deadline
 _TELL_S = 5.0  # for the store to take a word that nobody here waits for
 _ENDED_S = 0.5  # between two looks at whether processes have ended
 _ELSEWHERE = "192.0.2.1"  # kept for documentation, RFC 5737: no host, but a route leads there

@@ -69,6 +69,31 @@ def test_a_killed_rank_that_somebody_receives_from(torch_ranks):
     assert waits[0] < 10
 
 
+def test_a_killed_rank_whose_child_lives(torch_ranks):
+    """The child had the connections of messages, and the other side waited for its deadline."""
+
+    def body():
+        child = torch.zeros(1, dtype=torch.int64)
+        if dist.get_rank() == 1:
+            dist.recv(child, 0)  # a connection each way
+            child[0] = os.fork()
+            if child == 0:
+                time.sleep(60)
+                os._exit(0)
+            dist.send(child, 0)
+            time.sleep(0.5)
+            os.kill(os.getpid(), signal.SIGKILL)
+        dist.send(child, 1)
+        dist.recv(child, 1)
+        waits = [lost(lambda: dist.recv(child.clone(), 1)), lost(lambda: dist.send(child, 1))]
+        os.kill(int(child), signal.SIGKILL)
+        leave_the_others()
+        return max(waits)
+
+    waits = torch_ranks.collect(torch_ranks.start(2, body, timeout_s=30), killed=RANK_1)
+    assert waits[0] < 10
+
+
 @pytest.mark.parametrize("kind", ["ddp", "fsdp2"])
 def test_a_rank_that_is_killed_while_training(torch_ranks, kind):
     """C++ waits for the gradients; the error comes through it with braid's words."""
