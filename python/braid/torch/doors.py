@@ -3,37 +3,18 @@
 Between ranks of one host it is a socket that has a name and no port, of which the system says whose
 process is at the other end: those of other users are turned away at once, by both sides. Between
 hosts it is a port, to which anybody may come who reaches it; then proofs alone decide (wire.py).
-
-Children that this process forks have none of its sockets: a data loader's worker would keep a
-connection open after the rank was killed, and the other side would wait for its deadline.
 """
 
 import os
 import secrets
 import socket
 import struct
-import weakref
 
+from braid.private_socket import private
 from braid.torch.wire import Unproved
 
 _CREDENTIALS = struct.Struct("3i")  # struct ucred: process, user, group
 _MOST_WAITING = 4096  # the system may have a lower limit
-
-_ours: weakref.WeakSet[socket.socket] = weakref.WeakSet()
-
-
-def _close_in_child() -> None:
-    for sock in list(_ours):
-        sock.close()
-
-
-os.register_at_fork(after_in_child=_close_in_child)
-
-
-def kept(sock: socket.socket) -> socket.socket:
-    """The same, from children."""
-    _ours.add(sock)
-    return sock
 
 
 def listen(address: str | None) -> tuple[socket.socket, str]:
@@ -41,9 +22,9 @@ def listen(address: str | None) -> tuple[socket.socket, str]:
     if address is not None:
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         door = socket.create_server((address, 0), family=family)
-        return kept(door), f"{address} {door.getsockname()[1]}"
+        return private(door), f"{address} {door.getsockname()[1]}"
     name = f"braid-{secrets.token_hex(16)}"
-    door = kept(socket.socket(socket.AF_UNIX))
+    door = private(socket.socket(socket.AF_UNIX))
     door.bind(f"\0{name}")  # in no folder: it goes with the process
     door.listen(_MOST_WAITING)
     return door, f"here {name}"
@@ -53,8 +34,8 @@ def connect(where: str, timeout_s: float) -> socket.socket:
     """A connection to what listen() said. Unproved when it is another user's."""
     address, last = where.rsplit(" ", 1)
     if address != "here":
-        return kept(socket.create_connection((address, int(last)), timeout=timeout_s))
-    sock = kept(socket.socket(socket.AF_UNIX))
+        return private(socket.create_connection((address, int(last)), timeout=timeout_s))
+    sock = private(socket.socket(socket.AF_UNIX))
     try:
         sock.settimeout(timeout_s)
         sock.connect(f"\0{last}")
@@ -67,7 +48,7 @@ def connect(where: str, timeout_s: float) -> socket.socket:
 
 def accept(door: socket.socket) -> socket.socket:
     """Who comes next, whoever it is."""
-    return kept(door.accept()[0])
+    return private(door.accept()[0])
 
 
 def check_user(sock: socket.socket) -> None:
