@@ -185,7 +185,7 @@ constexpr Option kOptions[] = {
      "force."},
     {"BRAID_TUNE_TIME", OptionType::kDuration, "8s",
      "Time that tuning may take at start; on GPUs for the host link, again for a NIC, and for all "
-     "races of a communicator with NCCL, twice as long over nodes.",
+     "races of a communicator with NCCL, three times as long over nodes.",
      kTuning},
 };
 

@@ -14,9 +14,9 @@ namespace braid::nccl {
 class RaceBudget {
  public:
   explicit RaceBudget(int64_t all_ns) : left_ns_(all_ns) {}
-  /// Before the first race. Twice the time, for heats that one node has not.
+  /// Before the first race. Three times the time, for heats that one node has not.
   void go_over_nodes() {
-    left_ns_ *= 2;
+    left_ns_ *= 3;
     parts_ = 4;
     is_by_parts_ = true;
   }

@@ -179,12 +179,11 @@ uint64_t direct_call_bytes(plan::Op op, uint64_t bytes, int num_ranks) noexcept 
 
 // Where copy engines take over, by op (2 and 4 H200, docs/decisions/0005): they have nothing
 // to begin twice in an all-gather, and need two passes through memory for what is summed. From
-// three ranks on the one-buffer operations take two steps, and their copies are short. Between two
-// an all-to-all of 64 MiB gains by the host link, which direct kernels do without (decision 17).
+// three ranks on the one-buffer operations take two steps, and their copies are short.
 uint64_t direct_most_bytes(plan::Op op, uint64_t limit_bytes, int num_ranks) noexcept {
   switch (op) {
     case plan::Op::kReduceScatter: return 4 * limit_bytes;
-    case plan::Op::kAllToAll: return num_ranks > 2 ? 2 * limit_bytes : limit_bytes / 2 * 3;
+    case plan::Op::kAllToAll: return 2 * limit_bytes;
     case plan::Op::kAllReduce:
     case plan::Op::kBroadcast: return num_ranks > 2 ? 2 * limit_bytes : limit_bytes;
     case plan::Op::kAllGather: break;

@@ -23,8 +23,8 @@ TEST(RaceBudget, OverNodesTheLastHasAsMuchAsTheFirst) {
   RaceBudget budget(8_s);
   budget.go_over_nodes();
   for (int race = 0; race < 4; ++race) {
-    EXPECT_EQ(budget.next_ns(), 4_s);
-    budget.took(4_s);
+    EXPECT_EQ(budget.next_ns(), 6_s);
+    budget.took(6_s);
   }
   EXPECT_EQ(budget.next_ns(), 0);
 }
@@ -32,12 +32,12 @@ TEST(RaceBudget, OverNodesTheLastHasAsMuchAsTheFirst) {
 TEST(RaceBudget, WhatOneLeavesTheOthersHave) {
   RaceBudget budget(8_s);
   budget.go_over_nodes();
-  budget.took(1_s);
-  EXPECT_EQ(budget.next_ns(), 5_s);
+  budget.took(3_s);
+  EXPECT_EQ(budget.next_ns(), 7_s);
   budget.took(0);  // known from an earlier job
   budget.took(0);
-  EXPECT_EQ(budget.next_ns(), 15_s);
-  budget.took(20_s);  // the lap under way at its end
+  EXPECT_EQ(budget.next_ns(), 21_s);
+  budget.took(30_s);  // the lap under way at its end
   EXPECT_EQ(budget.next_ns(), 0);
 }
 

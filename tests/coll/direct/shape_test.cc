@@ -130,15 +130,6 @@ TEST(DirectShape, ChunksGrowWithTheMessage) {
   EXPECT_EQ(chunk(plan::Op::kBroadcast, 32 << 20, 8), 16U << 10);
 }
 
-// Copy engines have the host link beside them; between two that pays from 64 MiB on (decision 17).
-TEST(DirectMost, ALargeAllToAllBetweenTwoIsCopyEngines) {
-  constexpr uint64_t kLimit = 32 << 20;
-  EXPECT_EQ(direct_most_bytes(plan::Op::kAllToAll, kLimit, 2), uint64_t{48} << 20);
-  EXPECT_EQ(direct_most_bytes(plan::Op::kAllToAll, kLimit, 4), uint64_t{64} << 20);
-  EXPECT_EQ(direct_pieces(plan::Op::kAllToAll, 32 << 20, direct_area_bytes(kLimit, 2), 2), 1U)
-      << "into memory that nobody registered as before";
-}
-
 TEST(DirectPieces, EachFitsTheAreaAndTogetherTheyAreTheMessage) {
   for_all([](plan::Op op, uint64_t bytes, int ranks) {
     for (const uint64_t limit : {uint64_t{1} << 20, uint64_t{32} << 20}) {
