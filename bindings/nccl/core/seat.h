@@ -17,6 +17,7 @@
 #include "base/status.h"
 #include "bindings/nccl/core.h"
 #include "bindings/nccl/core/nodes/across.h"
+#include "bindings/nccl/core/race_budget.h"
 #include "bindings/nccl/core/race_track.h"
 #include "bindings/nccl/core/roll.h"
 #include "comm/comm.h"
@@ -66,7 +67,7 @@ class Seat {
     bool in_windows = false;  // symmetric ones; of one node
   };
   /// Collective: which of the two is faster in this operation, in such messages.
-  /// By what is kept of an earlier race, or within half of what is left of BRAID_TUNE_TIME. Without
+  /// By what is kept of an earlier race, or within its part of BRAID_TUNE_TIME (race_budget.h). Without
   /// `real` all is braid's that there is memory for. After an error the seat is of no use.
   Status race(int op, Messages messages, const braid_nccl_real* real, braid_nccl_choice& choice);
   Status run(const braid_nccl_call& call);
@@ -90,7 +91,7 @@ class Seat {
       : config_(std::move(config)),
         cuda_(cuda),
         roll_(std::move(roll)),
-        race_time_ns_(config_.duration_ns("BRAID_TUNE_TIME")) {}
+        race_budget_(config_.duration_ns("BRAID_TUNE_TIME")) {}
   Status open_with_others(const braid_nccl_place& place);
   Status open_here(const braid_nccl_place& place);
   Status open_over_nodes(const braid_nccl_place& place);
@@ -136,7 +137,7 @@ class Seat {
   std::shared_ptr<group::Group> group_;  // of all ranks; the comm uses it to its end
   std::unique_ptr<comm::Comm> comm_;
   bool has_sharp_ = false;
-  int64_t race_time_ns_;     // that is left
+  RaceBudget race_budget_;
   bool keeps_room_ = false;  // some large messages are braid's
   RealCalls real_calls_;
 

@@ -118,7 +118,7 @@ Status Seat::open_over_nodes(const braid_nccl_place& place) {
     return *agreed.why_not;
   }
   is_over_nodes_ = true;
-  race_time_ns_ *= 2;  // for its third heat
+  race_budget_.go_over_nodes();
   return {};
 }
 

@@ -135,10 +135,10 @@ Result<braid_nccl_choice> Seat::race_on(comm::Device& device, braid_nccl_op op, 
                           SizeRange::of(messages.is_large),
                           messages.in_windows,
                           is_over_nodes_ ? &nodes : nullptr};
-  const RaceTerms terms{config_, race_deadline(), race_time_ns_ / 2,
+  const RaceTerms terms{config_, race_deadline(), race_budget_.next_ns(),
                         [&] { return messages.is_large ? make_room(device) : Result<bool>(true); }};
   BRAID_ASSIGN_OR_RETURN(const Held held, hold_race(entrants, terms));
-  race_time_ns_ -= std::min(held.elapsed_ns, race_time_ns_);
+  race_budget_.took(held.elapsed_ns);
   return held.choice;
 }
 

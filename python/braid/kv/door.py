@@ -15,6 +15,7 @@ from braid.closing import Closing
 from braid.engine import Peer
 from braid.errors import Exhausted, InvalidArgument, Unavailable
 from braid.kv.ending import log
+from braid.private_socket import private
 
 _LENGTH = struct.Struct("<I")
 _MOST_BYTES = 16 << 20
@@ -38,7 +39,7 @@ class Door(Closing):
         data = json.dumps(document).encode()
         self._answer = _LENGTH.pack(len(data)) + data
         try:
-            self._socket = socket.create_server((host, port))
+            self._socket = private(socket.create_server((host, port)))
         except OSError as error:
             raise Exhausted(f"door: {host}:{port}: {error}") from error
         self.port: int = self._socket.getsockname()[1]
@@ -51,7 +52,7 @@ class Door(Closing):
         said = ""
         while not self._closing.is_set():
             try:
-                guest, _ = self._socket.accept()
+                guest = private(self._socket.accept()[0])
             except TimeoutError:
                 continue
             except OSError as error:  # no descriptor is left for it, or it went: others will come

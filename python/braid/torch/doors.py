@@ -10,6 +10,7 @@ import secrets
 import socket
 import struct
 
+from braid.private_socket import private
 from braid.torch.wire import Unproved
 
 _CREDENTIALS = struct.Struct("3i")  # struct ucred: process, user, group
@@ -21,9 +22,9 @@ def listen(address: str | None) -> tuple[socket.socket, str]:
     if address is not None:
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         door = socket.create_server((address, 0), family=family)
-        return door, f"{address} {door.getsockname()[1]}"
+        return private(door), f"{address} {door.getsockname()[1]}"
     name = f"braid-{secrets.token_hex(16)}"
-    door = socket.socket(socket.AF_UNIX)
+    door = private(socket.socket(socket.AF_UNIX))
     door.bind(f"\0{name}")  # in no folder: it goes with the process
     door.listen(_MOST_WAITING)
     return door, f"here {name}"
@@ -33,8 +34,8 @@ def connect(where: str, timeout_s: float) -> socket.socket:
     """A connection to what listen() said. Unproved when it is another user's."""
     address, last = where.rsplit(" ", 1)
     if address != "here":
-        return socket.create_connection((address, int(last)), timeout=timeout_s)
-    sock = socket.socket(socket.AF_UNIX)
+        return private(socket.create_connection((address, int(last)), timeout=timeout_s))
+    sock = private(socket.socket(socket.AF_UNIX))
     try:
         sock.settimeout(timeout_s)
         sock.connect(f"\0{last}")
@@ -43,6 +44,11 @@ def connect(where: str, timeout_s: float) -> socket.socket:
         sock.close()
         raise
     return sock
+
+
+def accept(door: socket.socket) -> socket.socket:
+    """Who comes next, whoever it is."""
+    return private(door.accept()[0])
 
 
 def check_user(sock: socket.socket) -> None:

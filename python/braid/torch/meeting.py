@@ -22,7 +22,6 @@ anything listens. Ranks on one host use loopback, others the address on the way 
 """
 
 import contextlib
-import functools
 import hashlib
 import hmac
 import ipaddress
@@ -32,7 +31,7 @@ import secrets
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from torch.distributed import DistError
 
@@ -43,12 +42,18 @@ from braid.this_host import host_id
 from braid.torch.errors import PeerLost, Timeout, Unavailable, torch_errors
 from braid.torch.lobby import Card, Lobby, Party
 from braid.torch.processes import has_ended, own_process
+from braid.torch.store_calls import NoAnswerError, StoreCalls
 from braid.torch.store_process import has_closed, where_it_listens
 
+Value = TypeVar("Value")
+
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.001, 0.05
+_ANSWER_S = 3.0  # for the store to answer what it was asked just before a deadline
+_TELL_S = 5.0  # for the store to take a word that nobody here waits for
 _ENDED_S = 0.5  # between two looks at whether processes have ended
 _ELSEWHERE = "192.0.2.1"  # kept for documentation, RFC 5737: no host, but a route leads there
 _LAST_PORT = 65_500  # of an offer: braid tries some more behind it
+_MADE = "ranks of the group to be made on"
 _NOTHING_SHARED = (
     "its ranks are on {hosts} hosts, which have no secret in common: set BRAID_JOB_TOKEN to the"
     " same random text on all of them. torchrun: `BRAID_JOB_TOKEN=TEXT torchrun ...` on every node."
@@ -86,6 +91,10 @@ def free_port(address: str) -> int:
                 return port
 
 
+def _nothing() -> None:
+    """Of a caller whom nothing interrupts."""
+
+
 def _ranks(late: Sequence[Any]) -> list[int]:
     return [int(name) for name in late if str(name).isdecimal()]
 
@@ -96,7 +105,9 @@ class Meeting:
     def __init__(self, store: Any, name: str, rank: int, size: int, timeout_s: float) -> None:
         self.name = name
         self.rank, self.size, self.timeout_s = rank, size, timeout_s
-        self._lobby = Lobby(store, rank, size, _own_card())
+        self._calls = StoreCalls()
+        card = _own_card()
+        self._lobby = self._ask(lambda: Lobby(store, rank, size, card), "its first word")
         self._store: Any = None  # the group's place, once it is made
         self._store_where = where_it_listens(store)
         self._cards: list[Card] = []
@@ -105,8 +116,9 @@ class Meeting:
 
     def set(self, key: str, text: str) -> None:
         """Writes for the others to get()."""
-        with self._from_store(f"room for {key}"):
-            self._store.set(key, text)
+        room = f"room for {key}"
+        with self._from_store(room):
+            self._ask(lambda: self._store.set(key, text), room)
 
     def get(
         self,
@@ -116,8 +128,8 @@ class Meeting:
         timeout_s: float | None = None,
     ) -> list[str]:
         """The texts of all keys, once they are there. `missing` says in an error what they mean;
-        `check` is called while waiting, and may raise. The store itself is never waited in: other
-        threads use it too.
+        `check` is called while waiting, and may raise. The store itself is asked, not waited in:
+        other threads use it too.
         """
         keys = list(keys)
 
@@ -126,10 +138,13 @@ class Meeting:
 
         with self._from_store(f"{missing} {', '.join(keys)}"):
             self._wait(late, missing, check, timeout_s)
-            return self.look(keys)
+            return self._ask(lambda: self._look(keys), missing, check)
 
     def look(self, keys: Sequence[str]) -> list[str]:
         """The texts of all keys as they are now; "" of one that is not there."""
+        return self._ask(lambda: self._look(keys), ", ".join(keys))
+
+    def _look(self, keys: Sequence[str]) -> list[str]:
         are_there = self._store.check(list(keys))
         return [
             self._store.get(key).decode() if are_there or self._store.check([key]) else ""
@@ -156,15 +171,19 @@ class Meeting:
     ) -> None:
         limit_s = self.timeout_s if timeout_s is None else timeout_s
         began, pause_s = time.monotonic(), _FIRST_PAUSE_S
-        looked = began
-        while names := late():
+        looked, end = began, began + limit_s
+
+        def ask(call: Callable[[], Value]) -> Value:
+            return self._ask(call, missing, check, end + _ANSWER_S)
+
+        while names := ask(late):
             check()
-            self._check_gone(late)
+            ask(lambda: self._check_gone(late))
             now = time.monotonic()
             if now > looked + _ENDED_S:
                 looked = now
-                self._check_ended(late)
-            if now > began + limit_s:
+                ask(lambda: self._check_ended(late))
+            if now > end:
                 raise self._too_late(missing, limit_s, names)
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
@@ -175,13 +194,38 @@ class Meeting:
 
     def _tell(self, texts: dict[str, str]) -> None:
         """Writes, in this order, what others may wait for. A store that has gone has told them
-        already. It is asked first, and all goes in one send, since torch prints what a second one
-        meets.
+        already, and one that has not answered tells nobody. It is asked first, and all goes in one
+        send, since torch prints what a second one meets.
         """
-        if self._store is None or self.size == 1 or has_closed(self._store_where):
+        if self._store is None or self.size == 1:
             return
-        with contextlib.suppress(DistError):
-            self._store.multi_set(list(texts), list(texts.values()))
+        if self._calls.is_stuck or has_closed(self._store_where):
+            return
+        end = time.monotonic() + _TELL_S
+        with contextlib.suppress(DistError, NoAnswerError):
+            keys, words = list(texts), list(texts.values())
+            self._calls.run(lambda: self._store.multi_set(keys, words), _nothing, end)
+
+    def _ask(
+        self,
+        call: Callable[[], Value],
+        missing: str,
+        check: Callable[[], None] = _nothing,
+        end: float | None = None,
+    ) -> Value:
+        """What `call`, which asks the store, returns or raises; Timeout when it never answers."""
+        now = time.monotonic()
+        end = now + self.timeout_s if end is None else end
+        if self._calls.is_stuck:  # somebody has waited long enough
+            end = min(end, now + _ANSWER_S)
+        try:
+            return self._calls.run(call, check, end)
+        except NoAnswerError:
+            raise Timeout(
+                f"group {self.name}, rank {self.rank}: timed out while it waited for"
+                f" {missing.removesuffix(' of rank')}: the job's store does not answer: its process"
+                " is stopped, or has ended and left a child behind"
+            ) from None
 
     def _check_gone(self, late: Callable[[], Sequence[Any]]) -> None:
         """PeerLost when one of those who are late has gone. They are asked for once more behind
@@ -190,7 +234,7 @@ class Meeting:
         if not self._store.check(["gone"]):
             return
         ranks = _ranks(late())
-        for rank, why in zip(ranks, self.look([f"gone/{rank}" for rank in ranks]), strict=True):
+        for rank, why in zip(ranks, self._look([f"gone/{rank}" for rank in ranks]), strict=True):
             if why:
                 raise PeerLost(f"group {self.name}: rank {rank} {why:.200}")
 
@@ -232,13 +276,13 @@ class Meeting:
         """
         try:
             party = self._meet(check)
-            late = [] if party is not None else self._lobby.missing()
+            late = [] if party is not None else self._ask(self._lobby.missing, _MADE, check)
         except Error:
             raise
         except DistError as error:
-            raise self._no_store("ranks of the group to be made on", error) from error
+            raise self._no_store(_MADE, error) from error
         if party is None:
-            raise self._too_late("ranks of the group to be made on:", self.timeout_s, late)
+            raise self._too_late(f"{_MADE}:", self.timeout_s, late)
         self._store = self._lobby.place(party)
         self._cards, self._salt = party.cards, party.salt
         self._token = self._choose_token()
@@ -256,7 +300,7 @@ class Meeting:
     def _meet(self, check: Callable[[], None]) -> Party | None:
         """None when not all have come in time."""
         end, pause_s, seen = time.monotonic() + self.timeout_s, _FIRST_PAUSE_S, self._lobby.progress
-        while (party := self._lobby.poll()) is None:
+        while (party := self._ask(self._lobby.poll, _MADE, check, end + _ANSWER_S)) is None:
             check()
             if time.monotonic() > end:
                 return None
@@ -289,9 +333,8 @@ class Meeting:
         """Tells those who are in identity(), or will be, that this rank will not join them."""
         self._tell({f"given_up/{kind}": f"rank {self.rank} {why}"})
 
-    def _check_given_up(self, kind: str, check: Callable[[], None]) -> None:
-        check()
-        (why,) = self.look([f"given_up/{kind}"])
+    def _check_given_up(self, kind: str) -> None:
+        (why,) = self._look([f"given_up/{kind}"])
         if why:
             raise PeerLost(f"group {self.name}: the first call on {kind}: {why:.400}")
 
@@ -309,15 +352,21 @@ class Meeting:
             offer = {"address": address, "port": free_port(address), "job": secrets.token_hex(8)}
             self.set(key, json.dumps(offer))
         late = f"the first call on {kind} of rank"
-        check = functools.partial(self._check_given_up, kind, check)
-        self.wait(lambda: self._absent([key]), late, check)  # it is rank 0's
-        agreed = json.loads(self.look([key])[0])
+
+        def absent(keys: Sequence[str]) -> list[int]:
+            self._check_given_up(kind)
+            return self._absent(keys)
+
+        self.wait(lambda: absent([key]), late, check)  # it is rank 0's
+        (offered,) = self._ask(lambda: self._look([key]), late, check)
+        agreed = json.loads(offered)
         here = [f"here/{agreed['job']}/{each}" for each in range(self.size)]
         self.set(here[self.rank], "yes")
         if waits:
-            self.wait(lambda: self._absent(here), late, check)
+            self.wait(lambda: absent(here), late, check)
         with self._from_store(late):
             check()
+            self._ask(lambda: self._check_given_up(kind), late, check)
         return Identity(
             self.rank,
             self.size,

@@ -228,7 +228,7 @@ class Post:
     def _accept(self, listener: socket.socket) -> None:
         while self._ended is None:
             try:
-                sock, _ = listener.accept()
+                sock = doors.accept(listener)
             except OSError:  # it was closed, or descriptors are short: who knocks waits
                 if self._ended is None:
                     time.sleep(_PAUSE_S)

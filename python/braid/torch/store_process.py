@@ -13,7 +13,8 @@ from typing import Any
 from torch.distributed import PrefixStore, TCPStore
 
 _ANSWER_S = 0.2  # a host that is there answers in milliseconds
-_SHORT_HERE = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}  # says nothing of others
+# Of an address that this host has no way to, such as one by IPv6: it says nothing of the store.
+_NO_WAY_HERE = {errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL, errno.ENETUNREACH}
 
 Where = list[tuple[socket.AddressFamily, Any]]
 
@@ -33,17 +34,19 @@ def where_it_listens(store: Any) -> Where:
 
 
 def has_closed(where: Where) -> bool:
-    """Whether it is known to: not where an answer does not come in time."""
-    return bool(where) and all(_is_refused(family, address) for family, address in where)
+    """Whether it is known to: somewhere nobody listens, and nowhere else does anybody, or may."""
+    said = {_error_of(family, address) for family, address in where}
+    return errno.ECONNREFUSED in said and said <= {errno.ECONNREFUSED, *_NO_WAY_HERE}
 
 
-def _is_refused(family: socket.AddressFamily, address: Any) -> bool:
+def _error_of(family: socket.AddressFamily, address: Any) -> int | None:
+    """Of a connection to it."""
     try:
         with socket.socket(family, socket.SOCK_STREAM) as probe:
             probe.settimeout(_ANSWER_S)
             probe.connect(address)
     except TimeoutError:
-        return False
+        return errno.ETIMEDOUT
     except OSError as error:
-        return error.errno not in _SHORT_HERE
-    return False
+        return error.errno
+    return None

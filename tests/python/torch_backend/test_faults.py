@@ -69,6 +69,31 @@ def test_a_killed_rank_that_somebody_receives_from(torch_ranks):
     assert waits[0] < 10
 
 
+def test_a_killed_rank_whose_child_lives(torch_ranks):
+    """The child had the connections of messages, and the other side waited for its deadline."""
+
+    def body():
+        child = torch.zeros(1, dtype=torch.int64)
+        if dist.get_rank() == 1:
+            dist.recv(child, 0)  # a connection each way
+            child[0] = os.fork()
+            if child == 0:
+                time.sleep(60)
+                os._exit(0)
+            dist.send(child, 0)
+            time.sleep(0.5)
+            os.kill(os.getpid(), signal.SIGKILL)
+        dist.send(child, 1)
+        dist.recv(child, 1)
+        waits = [lost(lambda: dist.recv(child.clone(), 1)), lost(lambda: dist.send(child, 1))]
+        os.kill(int(child), signal.SIGKILL)
+        leave_the_others()
+        return max(waits)
+
+    waits = torch_ranks.collect(torch_ranks.start(2, body, timeout_s=30), killed=RANK_1)
+    assert waits[0] < 10
+
+
 @pytest.mark.parametrize("kind", ["ddp", "fsdp2"])
 def test_a_rank_that_is_killed_while_training(torch_ranks, kind):
     """C++ waits for the gradients; the error comes through it with braid's words."""
@@ -444,6 +469,55 @@ def test_a_rank_that_leaves_behind_the_stores_process_prints_nothing(tmp_path, c
     """torch printed its C++ stack: a word of leaving was written into a store that had gone."""
     for out, err, code in run_program(tmp_path, LATE.format(call=call, destroys=destroys), 3):
         assert (out, err, code) == ("", "", 0)
+
+
+MUTE = """
+import os, signal, subprocess, time
+import torch, torch.distributed as dist, braid, braid.torch
+from datetime import timedelta
+dist.init_process_group("braid", timeout=timedelta(seconds=2))
+store = dist.group.WORLD.get_group_store()
+if dist.get_rank() == 0:
+    keeps = os.getpid() if {is_stopped} else os.fork()
+    if keeps == 0:
+        time.sleep(60)
+        os._exit(0)
+    store.set("keeps", str(keeps))
+    store.wait(["read"])
+    os.kill(os.getpid(), signal.SIGSTOP if {is_stopped} else signal.SIGKILL)
+keeps = int(store.get("keeps"))
+store.set("read", "yes")
+time.sleep(0.5)
+began = time.monotonic()
+try:
+    {call}
+except braid.Timeout as error:
+    print(error)
+dist.destroy_process_group()
+print("seconds", time.monotonic() - began)
+# Once this process has ended: its thread in the store's call must not wake up as Python ends.
+subprocess.Popen(["sh", "-c", f"sleep 2; kill -9 {{keeps}}"], stdout=subprocess.DEVNULL)
+"""
+FIRST_CALLS = {
+    "collective": "dist.all_reduce(torch.ones(4))",
+    "message": "dist.send(torch.ones(4), 0)",
+    "group": "dist.new_group(timeout=timedelta(seconds=2))",
+    "monitored": "dist.group.WORLD.monitored_barrier(timeout=timedelta(seconds=2))",
+}
+
+
+@pytest.mark.parametrize(
+    ("call", "is_stopped"),
+    [*((call, True) for call in FIRST_CALLS), ("collective", False)],
+)
+def test_a_store_that_never_answers_is_a_timeout(tmp_path, call, is_stopped):
+    """torch waits for it without a limit: rank 1 hung."""
+    program = MUTE.format(is_stopped=is_stopped, call=FIRST_CALLS[call])
+    (_, _, killed), (out, err, code) = run_program(tmp_path, program, 2)
+    assert (code, killed) == (0, -signal.SIGKILL), err
+    assert "timed out" in out, (out, err)
+    assert "store does not answer" in out, (out, err)
+    assert float(out.split()[-1]) < 10
 
 
 def test_an_exception_before_the_first_call_is_told_to_the_others(tmp_path):

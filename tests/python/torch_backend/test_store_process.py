@@ -44,7 +44,10 @@ def test_a_store_without_a_process_has_not_gone(tmp_path):
     [
         (TimeoutError("timed out"), False),
         (OSError(errno.EMFILE, "Too many open files"), False),
-        (OSError(errno.EHOSTUNREACH, "No route to host"), True),
+        (OSError(errno.EADDRNOTAVAIL, "No port is free here"), False),
+        (OSError(errno.EHOSTUNREACH, "A firewall lets no new connection through"), False),
+        (OSError(errno.EACCES, "Nor does a sandbox"), False),
+        (OSError(errno.ECONNREFUSED, "Connection refused"), True),
     ],
 )
 def test_what_is_not_known_to_have_gone_counts_as_there(monkeypatch, error, is_known):
@@ -62,3 +65,20 @@ def test_a_name_without_an_address_has_not_gone(monkeypatch):
 
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
     assert where_it_listens(store) == []
+
+
+def test_an_address_that_this_host_has_no_way_to_says_nothing(monkeypatch):
+    connect = socket.socket.connect
+
+    def by_ipv4_alone(self, address):
+        if self.family == socket.AF_INET6:
+            raise OSError(errno.EADDRNOTAVAIL, "Cannot assign requested address")
+        connect(self, address)
+
+    monkeypatch.setattr(socket.socket, "connect", by_ipv4_alone)
+    store = made()
+    by_ipv4, by_ipv6 = where_it_listens(store), [(socket.AF_INET6, ("::1", store.port, 0, 0))]
+    assert not has_closed([*by_ipv6, *by_ipv4])
+    del store
+    assert has_closed([*by_ipv6, *by_ipv4])
+    assert not has_closed(by_ipv6)
