@@ -6,7 +6,7 @@
 #include <string>
 
 #include "bindings/nccl/core/capture.h"
-#include "bindings/nccl/core/nodes/roll_host.h"
+#include "bindings/nccl/core/nodes/rolls.h"
 #include "bindings/nccl/core/seat.h"
 #include "bindings/nccl/core/settings.h"
 #include "sys/cuda/api.h"

@@ -18,6 +18,7 @@
 #include "bindings/nccl/core/nodes/roll_guest.h"
 #include "bindings/nccl/core/nodes/roll_host.h"
 #include "bindings/nccl/core/nodes/roll_wire.h"
+#include "bindings/nccl/core/nodes/rolls.h"
 #include "bindings/nccl/core/nodes/verdict.h"
 #include "support/late_relay.h"
 

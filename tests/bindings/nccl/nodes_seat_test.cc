@@ -26,6 +26,7 @@
 #include "base/units.h"
 #include "bindings/nccl/choice.h"
 #include "bindings/nccl/core/nodes/roll_host.h"
+#include "bindings/nccl/core/nodes/rolls.h"
 #include "bindings/nccl/core/seat.h"
 #include "coll/device/all_kernels.h"
 #include "coll/device/fake_sums.h"

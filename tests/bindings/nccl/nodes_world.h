@@ -26,7 +26,7 @@
 
 #include "base/units.h"
 #include "bindings/nccl/core/capture.h"
-#include "bindings/nccl/core/nodes/roll_host.h"
+#include "bindings/nccl/core/nodes/rolls.h"
 #include "bindings/nccl/core/seat.h"
 #include "bindings/nccl/core/settings.h"
 #include "bindings/nccl/nccl_of_threads.h"

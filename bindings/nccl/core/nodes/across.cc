@@ -14,6 +14,7 @@
 #include "bindings/nccl/core/enqueue.h"
 #include "bindings/nccl/core/nodes/own_facts.h"
 #include "bindings/nccl/core/nodes/roll_host.h"
+#include "bindings/nccl/core/nodes/rolls.h"
 #include "comm/node_group.h"
 #include "sys/host/thread.h"
 

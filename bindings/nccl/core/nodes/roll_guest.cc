@@ -8,7 +8,6 @@
 #include <thread>
 
 #include "base/units.h"
-#include "bindings/nccl/core/nodes/roll_host.h"
 #include "group/greeting.h"
 #include "group/member.h"
 #include "group/wire.h"

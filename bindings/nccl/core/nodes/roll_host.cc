@@ -6,20 +6,16 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <cstdlib>
 #include <map>
 #include <mutex>
-#include <optional>
-#include <set>
 #include <thread>
 #include <vector>
 
-#include "base/log.h"
 #include "base/units.h"
+#include "bindings/nccl/core/nodes/comm_roll.h"
 #include "bindings/nccl/core/nodes/roll_wire.h"
 #include "group/door.h"
 #include "group/proof.h"
-#include "group/store.h"
 #include "group/wire.h"
 #include "sys/host/api.h"
 #include "sys/host/thread.h"
@@ -34,10 +30,8 @@ using group::Frame;
 using group::FrameType;
 using group::Peer;
 
-constexpr int kRollBacklog = 4096;
 constexpr int64_t kGreetingTime = 5_s;
-constexpr int64_t kTick = 100_ms;     // while a meeting is open
-constexpr size_t kMostMeetings = 64;  // of one roll
+constexpr int64_t kTick = 100_ms;  // while a meeting is open
 constexpr size_t kMostQueuedBytes = 16 << 20;
 constexpr size_t kFewestGreetings = 8;
 
@@ -47,26 +41,6 @@ size_t most_by_descriptors() {
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return 256;
   return static_cast<size_t>(std::min<rlim_t>(limit.rlim_cur, 1 << 16)) / 4;
 }
-
-struct Meeting {
-  uint32_t num_ranks = 0;
-  Deadline deadline = Deadline::after_ns(0);
-  std::set<Peer*> at;
-  std::vector<std::optional<std::string>> words;
-  std::optional<Met> outcome;
-
-  bool is_whole() const {
-    return std::all_of(words.begin(), words.end(), [](const auto& one) { return one.has_value(); });
-  }
-};
-
-/// Of one communicator.
-struct CommRoll {
-  std::set<Peer*> let_in, have_signed;
-  bool has_lost_one = false;
-  std::map<std::string, Meeting> meetings;
-  std::unique_ptr<group::Store> store;
-};
 
 class ThreadedRollHost final : public RollHost {
  public:
@@ -110,10 +84,7 @@ class ThreadedRollHost final : public RollHost {
   size_t most_ranks() const { return most_ranks_ != 0 ? most_ranks_ : most_by_descriptors(); }
   void refuse(Peer& peer, group::RefusalKind kind, std::string text);
   void hear(Peer& peer, const Frame& frame);
-  void come(Peer& peer, const std::string& topic, const Coming& coming);
-  void judge(CommRoll& roll, const std::string& topic, Meeting& meeting);
-  Result<std::string> serve_group(CommRoll& roll, const std::string& name, uint32_t num_ranks);
-  void end(const std::string& topic, Meeting& meeting, Met outcome);
+  CommRoll& roll_of(const Peer& peer);
   void say(Peer& peer, const std::string& topic, std::string bytes);
   void drop(Peer& peer);
   void expire();
@@ -137,7 +108,7 @@ void ThreadedRollHost::run() {
   while (!is_closing_) {
     poll_all();
     expire();
-    std::erase_if(rolls_, [](const auto& named) { return named.second.let_in.empty(); });
+    std::erase_if(rolls_, [](const auto& named) { return named.second.is_empty(); });
     std::erase_if(peers_, [](const auto& peer) { return peer->state == Peer::State::kClosed; });
   }
   rolls_.clear();
@@ -222,7 +193,7 @@ void ThreadedRollHost::greet(Peer& peer, const Frame& frame) {
   peer.channel.queue(group::encode(group::Welcome{group::prove_store(token, session)}));
   peer.channel.seal(group::key_to_rank(token, session), group::key_to_store(token, session));
   peer.state = Peer::State::kMember;
-  rolls_[session.job_id].let_in.insert(&peer);
+  roll_of(peer).let_in(peer);
   if (!peer.channel.flush().ok()) drop(peer);
 }
 
@@ -243,73 +214,21 @@ void ThreadedRollHost::hear(Peer& peer, const Frame& frame) {
   if (frame.type != FrameType::kBlob) return drop(peer);
   auto blob = group::decode_blob(frame.body);
   if (!blob.ok()) return drop(peer);
-  CommRoll& roll = rolls_[peer.session.job_id];
+  CommRoll& roll = roll_of(peer);
   if (blob->topic == "sign") {
-    roll.have_signed.insert(&peer);
+    roll.sign(peer);
     return say(peer, "sign", "");
   }
   auto coming = decode_coming(std::as_bytes(std::span(blob->bytes)));
-  if (!coming.ok() || !roll.have_signed.contains(&peer)) return drop(peer);
-  if (!roll.meetings.contains(blob->topic) && roll.meetings.size() >= kMostMeetings)
-    return drop(peer);
-  come(peer, blob->topic, *coming);
+  if (!coming.ok() || !roll.come(peer, blob->topic, *coming)) drop(peer);
 }
 
-void ThreadedRollHost::come(Peer& peer, const std::string& topic, const Coming& coming) {
-  CommRoll& roll = rolls_[peer.session.job_id];
-  Meeting& meeting = roll.meetings[topic];
-  if (meeting.num_ranks == 0) {
-    meeting.num_ranks = coming.num_ranks;
-    meeting.deadline = Deadline::after_ns(coming.patience_ns);
-    meeting.words.resize(coming.num_ranks);
-  }
-  if (meeting.outcome) return say(peer, topic, encode(*meeting.outcome));
-  meeting.at.insert(&peer);
-  if (coming.num_ranks != meeting.num_ranks || meeting.words[coming.rank].has_value())
-    return end(topic, meeting, {"ranks disagree about who they are", {}});
-  meeting.words[coming.rank] = coming.words;
-  judge(roll, topic, meeting);
-}
-
-void ThreadedRollHost::judge(CommRoll& roll, const std::string& topic, Meeting& meeting) {
-  const size_t num_signed = roll.have_signed.size();
-  if (roll.has_lost_one) return end(topic, meeting, {"a rank has ended", {}});
-  if (num_signed != meeting.num_ranks)
-    return end(topic, meeting,
-               {fmt::format("{} of {} ranks have signed the roll over nodes", num_signed,
-                            meeting.num_ranks),
-                {}});
-  if (!meeting.is_whole()) return;
-  Met met;
-  for (auto& words : meeting.words) met.words.push_back(std::move(*words));
-  if (topic == kGroupTopic) {
-    const std::string& name = (*meeting.at.begin())->session.job_id;
-    auto served = serve_group(roll, name, meeting.num_ranks);
-    if (!served.ok()) return end(topic, meeting, {served.status().message(), {}});
-    met.words.push_back(std::move(served).value());
-  }
-  end(topic, meeting, std::move(met));
-}
-
-Result<std::string> ThreadedRollHost::serve_group(CommRoll& roll, const std::string& name,
-                                                  uint32_t num_ranks) {
-  sys::Endpoint at = at_;
-  at.set_port(0);
-  BRAID_ASSIGN_OR_RETURN(sys::Fd listener, sys::listen_on(at, kRollBacklog));
-  BRAID_ASSIGN_OR_RETURN(const sys::Endpoint found, sys::local_endpoint(listener.get()));
-  BRAID_ASSIGN_OR_RETURN(const std::string token, sys::random_hex(32));
-  group::Terms terms;
-  terms.token = token;
-  terms.job_id = name;
-  terms.size = static_cast<int>(num_ranks);
-  BRAID_ASSIGN_OR_RETURN(roll.store, group::Store::serve(std::move(listener), std::move(terms)));
-  return fmt::format("{} {}", found.port(), token);
-}
-
-void ThreadedRollHost::end(const std::string& topic, Meeting& meeting, Met outcome) {
-  const std::string bytes = encode(outcome);
-  meeting.outcome = std::move(outcome);
-  for (Peer* const peer : std::exchange(meeting.at, {})) say(*peer, topic, bytes);
+CommRoll& ThreadedRollHost::roll_of(const Peer& peer) {
+  const std::string& name = peer.session.job_id;
+  const auto tell = [this](Peer& to, const std::string& topic, std::string bytes) {
+    say(to, topic, std::move(bytes));
+  };
+  return rolls_.try_emplace(name, name, at_, tell).first->second;
 }
 
 void ThreadedRollHost::say(Peer& peer, const std::string& topic, std::string bytes) {
@@ -327,56 +246,13 @@ void ThreadedRollHost::drop(Peer& peer) {
   peer.channel.close();
   const auto found = was_let_in ? rolls_.find(peer.session.job_id) : rolls_.end();
   if (found == rolls_.end()) return;
-  CommRoll& roll = found->second;
-  roll.let_in.erase(&peer);
-  if (roll.have_signed.erase(&peer) != 0) roll.has_lost_one = true;
-  for (auto& [topic, meeting] : roll.meetings) {
-    meeting.at.erase(&peer);
-    if (!meeting.outcome) end(topic, meeting, {"a rank has ended", {}});
-  }
+  found->second.leave(peer);
 }
 
 void ThreadedRollHost::expire() {
   for (const auto& peer : peers_)
     if (peer->state == Peer::State::kGreeting && peer->deadline.passed()) drop(*peer);
-  for (auto& [name, roll] : rolls_)
-    for (auto& [topic, meeting] : roll.meetings) {
-      if (meeting.outcome || !meeting.deadline.passed()) continue;
-      const auto came = std::count_if(meeting.words.begin(), meeting.words.end(),
-                                      [](const auto& words) { return words.has_value(); });
-      end(topic, meeting,
-          {fmt::format("{} of {} ranks came in time", came, meeting.num_ranks), {}});
-    }
-}
-
-/// One for each address that NCCL's bootstrap has used. They end with the process: ranks may come to
-/// a meeting at any time.
-class Hosts {
- public:
-  Result<Mark> add_id(const sys::Endpoint& at, const std::string& job_token) {
-    const std::lock_guard lock(mutex_);
-    std::unique_ptr<RollHost>& host = hosts_[at.host()];
-    if (!host) {
-      BRAID_ASSIGN_OR_RETURN(host, RollHost::serve(at));
-    }
-    BRAID_ASSIGN_OR_RETURN(const Mark made, host->add_id(job_token));
-    made_.insert(made.secret);
-    return made;
-  }
-  bool has(const Mark& mark) {
-    const std::lock_guard lock(mutex_);
-    return made_.contains(mark.secret);
-  }
-
- private:
-  std::mutex mutex_;
-  std::set<decltype(Mark::secret)> made_;
-  std::map<std::string, std::unique_ptr<RollHost>> hosts_;
-};
-
-Hosts& all_hosts() {
-  static Hosts& hosts = *new Hosts;  // as the real library, never destroyed
-  return hosts;
+  for (auto& [name, roll] : rolls_) roll.expire();
 }
 
 }  // namespace
@@ -390,22 +266,6 @@ Result<std::unique_ptr<RollHost>> RollHost::serve(sys::Endpoint at, size_t most_
       std::make_unique<ThreadedRollHost>(std::move(listener), found, std::move(wake), most_ranks);
   BRAID_RETURN_IF_ERROR(host->start());
   return std::unique_ptr<RollHost>(std::move(host));
-}
-
-Result<Mark> add_roll(const sys::Endpoint& at, const std::string& job_token) {
-  return all_hosts().add_id(at, job_token);
-}
-
-bool has_roll(const Mark& mark) { return all_hosts().has(mark); }
-
-// With NCCL_COMM_ID every rank makes the id for itself, and they must be equal.
-Status mark_id(std::span<std::byte, kIdBytes> id, const std::string& job_token) {
-  if (secure_getenv("NCCL_COMM_ID") != nullptr)  // NOLINT(concurrency-mt-unsafe)
-    return unsupported("NCCL_COMM_ID is set: every rank makes the id for itself");
-  BRAID_ASSIGN_OR_RETURN(const sys::Endpoint at, bootstrap_of(id));
-  BRAID_ASSIGN_OR_RETURN(const Mark mark, add_roll(at, job_token));
-  write_mark(id, mark);
-  return {};
 }
 
 }  // namespace braid::nccl
