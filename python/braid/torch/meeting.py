@@ -107,7 +107,7 @@ class Meeting:
         self._store_where = where_it_listens(store)
         self._calls = StoreCalls(tuple(self._store_where) or self)
         card = _own_card()
-        self._lobby = self._ask(lambda: Lobby(store, rank, size, card), "its first word")
+        self._lobby = self._ask(lambda: Lobby(store, rank, size, card), "room for a first word")
         self._store: Any = None  # the group's place, once it is made
         self._cards: list[Card] = []
         self._salt = ""  # in the store
