@@ -35,11 +35,11 @@ def _ratio(record: ProbeRecord, group: str, rival: str) -> str:
 
 
 def _rate(record: ProbeRecord, group: str) -> str:
-    """Pages a second of braid, in thousands; GB/s."""
+    """Pages a second of braid, in thousands, and GB/s: two cells."""
     for one in record.series:
         if one.group == group and one.case == "braid" and one.gbps:
-            return f"{one.gbps * 1e6 / one.bytes:.0f} k/s, {one.gbps:.2f}"
-    return "-"
+            return f"{one.gbps * 1e6 / one.bytes:,.0f},000 | {one.gbps:.2f}"
+    return "- | -"
 
 
 def beside(name: str, folder: str) -> Iterator[str]:
@@ -51,21 +51,17 @@ def beside(name: str, folder: str) -> Iterator[str]:
         f"{link(name, folder)}: {record.host.cores} cores ({record.host.cpu}), commit"
         f" {record.commit[:8]}, {min(samples)} to {max(samples)} samples of each in turn,"
         f" {_where(record)}, TCP with {record.host.tcp.upper()}."
-        " `plain` and NIXL: braid's rate by theirs."
     )
     yield ""
-    yield "| | " + " | ".join(f"{way}: rate, GB/s | plain | NIXL" for way in ways) + " |"
-    yield "|---|" + "--:|--:|--:|" * len(ways)
+    yield "| way | what | a second | GB/s | braid's rate / plain's | braid's rate / NIXL's |"
+    yield "|---|---|--:|--:|--:|--:|"
     for kind, words in _KINDS.items():
-        for size in sorted({one.bytes for one in record.series if one.group.startswith(kind)}):
-            groups = [(f"{kind} {format_size(size)} {way}", way) for way in ways]
-            cells = [
-                " | ".join(
-                    [_rate(record, group), *(_ratio(record, group, who) for who in _rivals(way))]
-                )
-                for group, way in groups
-            ]
-            yield f"| {words} {format_size(size)} | {' | '.join(cells)} |"
+        sizes = sorted({one.bytes for one in record.series if one.group.startswith(kind)})
+        for way in ways:
+            for size in sizes:
+                group = f"{kind} {format_size(size)} {way}"
+                ratios = " | ".join(_ratio(record, group, who) for who in _rivals(way))
+                yield f"| {way} | {words} {format_size(size)} | {_rate(record, group)} | {ratios} |"
 
 
 def _where(record: ProbeRecord) -> str:

@@ -73,8 +73,13 @@ _LOADED_LATE = {
     "stats": "braid.under_nccl",
 }
 
+# `import braid` is enough for `braid.moe.Buffer`, as `import torch` is for torch.nn.
+_PARTS = ("kv", "moe", "overlap", "torch", "weights")
+
 
 def __getattr__(name: str) -> object:
+    if name in _PARTS:
+        return importlib.import_module(f"braid.{name}")
     if name not in _LOADED_LATE:
         raise AttributeError(f"module 'braid' has no attribute '{name}'")
     value: object = getattr(importlib.import_module(_LOADED_LATE[name]), name)

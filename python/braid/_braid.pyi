@@ -331,7 +331,7 @@ class moe:  # noqa: N801 - a module of the compiled one
         def half_bytes(self) -> int: ...
         def close(self) -> None: ...
         def layout(self, *arguments: int) -> None: ...
-        def check_dispatch(self, *arguments: int | str) -> None: ...
+        def check_dispatch(self, *arguments: int | str | tuple[int, ...]) -> None: ...
         def run_dispatch(self, *arguments: int | str | tuple[int, ...]) -> None: ...
         def send_dispatch(self, *arguments: int | str | tuple[int, ...]) -> moe.GpuSend: ...
         def receive_dispatch(self, send: moe.GpuSend, *arguments: int) -> None: ...
@@ -387,11 +387,7 @@ class moe:  # noqa: N801 - a module of the compiled one
         def sent_bytes(self) -> list[int]: ...
         def check_dispatch(
             self,
-            num_tokens: int,
-            hidden: int,
-            num_topk: int,
-            max_tokens: int,
-            num_experts: int,
+            sizes: tuple[int, ...],
             dtype: str,
             form: int,
             has_weights: bool,
@@ -403,11 +399,7 @@ class moe:  # noqa: N801 - a module of the compiled one
             x: Array,
             topk_idx: Array,
             topk_weights: Array | None,
-            num_tokens: int,
-            hidden: int,
-            num_topk: int,
-            max_tokens: int,
-            num_experts: int,
+            sizes: tuple[int, ...],
             dtype: str,
             form: int,
             /,
@@ -422,7 +414,7 @@ class moe:  # noqa: N801 - a module of the compiled one
             slots: Array,
             layout_range: Array,
             wait_ns: Array | None,
-            copies: tuple[Array, Array, Array] | None,
+            copies: tuple[Array, ...] | None,
             /,
         ) -> None: ...
         def send_combine(
@@ -433,15 +425,11 @@ class moe:  # noqa: N801 - a module of the compiled one
             layout_range: Array,
             topk_idx: Array,
             topk_weights: Array,
-            num_tokens: int,
-            hidden: int,
-            num_topk: int,
-            max_tokens: int,
-            num_experts: int,
+            sizes: tuple[int, ...],
             dtype: str,
             of_phase: int,
             ids_hash: int,
-            copies: tuple[Array, Array, Array] | None,
+            copies: tuple[Array, ...] | None,
             weights_hash: int,
             /,
         ) -> None: ...

@@ -3,18 +3,25 @@
 import difflib
 import re
 
-_UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _MOST_BYTES = (1 << 63) - 1  # what a length is held in everywhere
 _MOST_SIZES = 4096  # of a range by steps: "8:1GiB:+8" would be 134 million cases
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([kmgt])(?:ib)?|b)?", re.IGNORECASE)
+_TWO_MEANINGS = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt])b", re.IGNORECASE)
 
 
 def parse_size(text: str) -> int:
-    """ "64MiB", "64M", "1.5 GiB", "2T", "4096" in bytes. M means MiB."""
+    """ "64MiB", "64M", "1.5 GiB", "2T", "4096" in bytes. M means MiB; MB is refused, as options
+    have it: `braid plan` takes it for a power of 1000.
+    """
     match = _SIZE.fullmatch(text.strip())
     if match is None:
+        either = _TWO_MEANINGS.fullmatch(text.strip())
+        if either:
+            meant = f"{either[1]}{either[2].upper()}iB"
+            raise ValueError(f"'{text}' has two meanings; write {meant} for powers of 1024")
         raise ValueError(f"'{text}' is no size; write 4096, 64KiB or 1.5GiB")
-    unit = _UNITS[match[2].lower()]
+    unit = _UNITS[(match[2] or "").lower()]
     nbytes = int(float(match[1]) * unit) if "." in match[1] else int(match[1]) * unit
     if nbytes > _MOST_BYTES:
         raise ValueError(f"'{text}' is too large: sizes end below 2^63 bytes")

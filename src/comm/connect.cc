@@ -65,6 +65,19 @@ bool is_of_node(const Comm::State& state, const LinkSpec& spec) {
   return state.nodes.has_stages() && spec.kind != fabric::LinkKind::kRdma;
 }
 
+// Of two ranks' options, a line each: those in which they differ, as the first one has them; all
+// where only blanks do.
+std::string differing(const std::string& options, const std::string& others) {
+  const std::vector<std::string_view> first = split(options, '\n'), second = split(others, '\n');
+  std::string found;
+  for (size_t i = 0; i < first.size(); ++i) {
+    if (first != second && i < second.size() && first[i] == second[i]) continue;
+    if (!found.empty()) found += ' ';
+    found += first[i];
+  }
+  return found;
+}
+
 // All ranks must have been started with the same wishes, or they would open different links and
 // wait for each other.
 Status check_same_wishes(Comm::State& state, Deadline deadline) {
@@ -72,9 +85,9 @@ Status check_same_wishes(Comm::State& state, Deadline deadline) {
   // Each rank has its own; their number says how many links plain "rdma" means.
   const size_t num_addresses = split(c.text("BRAID_RDMA_ADDRS"), ',').size();
   const std::string wish = fmt::format(
-      "BRAID_LINKS={} BRAID_PACE={} BRAID_SLOT={} BRAID_DEPTH={} BRAID_CELL={} "
-      "BRAID_RDMA_PROVIDER={} BRAID_RDMA_ADDRS of {} addresses BRAID_TUNE={} BRAID_TUNE_TIME={} "
-      "BRAID_NODES={}",
+      "BRAID_LINKS={}\nBRAID_PACE={}\nBRAID_SLOT={}\nBRAID_DEPTH={}\nBRAID_CELL={}\n"
+      "BRAID_RDMA_PROVIDER={}\nBRAID_RDMA_ADDRS of {} addresses\nBRAID_TUNE={}\n"
+      "BRAID_TUNE_TIME={}\nBRAID_NODES={}",
       c.text("BRAID_LINKS"), c.text("BRAID_PACE"), c.bytes("BRAID_SLOT"), c.integer("BRAID_DEPTH"),
       c.bytes("BRAID_CELL"), c.text("BRAID_RDMA_PROVIDER"), num_addresses, c.text("BRAID_TUNE"),
       format_ns(c.duration_ns("BRAID_TUNE_TIME")), c.text("BRAID_NODES"));
@@ -82,8 +95,8 @@ Status check_same_wishes(Comm::State& state, Deadline deadline) {
                          state.group->exchange("options", wish, deadline));
   for (size_t r = 0; r < wishes.size(); ++r)
     if (wishes[r] != wish)
-      return invalid_argument("options differ: rank {} has {}; rank {} has {}", state.rank(), wish,
-                              r, wishes[r]);
+      return invalid_argument("options differ: rank {} has {}; rank {} has {}", state.rank(),
+                              differing(wish, wishes[r]), r, differing(wishes[r], wish));
   return {};
 }
 

@@ -85,7 +85,11 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
   ground.self.endpoints = listeners.endpoints;
   if (options.device >= 0) {
     sys::Cuda& cuda = options.cuda != nullptr ? *options.cuda : sys::real_cuda();
-    BRAID_ASSIGN_OR_RETURN(ground.gpu, Gpu::open(cuda, options.device));
+    Result<std::unique_ptr<Gpu>> gpu = Gpu::open(cuda, options.device);
+    if (!gpu.ok())
+      return gpu.status().with_context(
+          fmt::format("engine '{}': device {}", options.name, options.device));
+    ground.gpu = std::move(*gpu);
   }
   for (const NicRequest& request : options.nics) {
     BRAID_ASSIGN_OR_RETURN(Nic nic, open_nic(request));

@@ -17,7 +17,7 @@ Result<std::unique_ptr<Gpu>> Gpu::open(sys::Cuda& cuda, int device) {
   BRAID_RETURN_IF_ERROR(cuda.ready());
   std::unique_ptr<Gpu> gpu(new Gpu(cuda, device));
   BRAID_ASSIGN_OR_RETURN(const auto current, sys::CurrentDevice::use(cuda, device));
-  BRAID_RETURN_IF_ERROR(gpu->set_up().with_context(fmt::format("GPU {}", device)));
+  BRAID_RETURN_IF_ERROR(gpu->set_up());
   return gpu;
 }
 

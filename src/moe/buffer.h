@@ -143,6 +143,16 @@ class Buffer {
   // normal.cc
   Rounds rounds_of(const Dispatch& call) const;
   Rounds rounds_of(const Combine& call) const;
+  Status check_nothing_is_open() const;
+  /// Copies to each rank [N] of tokens `first` to `last` - 1.
+  std::vector<int32_t> copies_of(const bool* is_in_rank, int first, int last) const;
+  /// All rounds of a call, the first of which has come and was agreed on. `push` sends a round while
+  /// `take` has still to take the one before.
+  Status run_rounds(Ticket ticket, int num_rounds,
+                    const std::function<void(const Ticket&, int)>& push,
+                    const std::function<Status(const Ticket&, int)>& take);
+
+  // normal_dispatch.cc
   void announce(const Ticket& ticket, const Dispatch& call, const Rounds& rounds,
                 std::span<const int32_t> totals);
   void push_round(const Ticket& ticket, const Dispatch& call, const Rounds& rounds, int round);
@@ -158,13 +168,14 @@ class Buffer {
   Status take_round(const Ticket& ticket, const Dispatch& call, const Rounds& rounds,
                     const DispatchedRows& out, std::vector<int32_t>& next);
   Incoming incoming_of(const Ticket& ticket, const Dispatch& call) const;
+
+  // normal_combine.cc
   void push_round(const Ticket& ticket, const Combine& call, const Rounds& rounds, int round,
                   std::vector<int32_t>& next);
   void sum_round(const Ticket& ticket, const Combine& call, const Rounds& rounds, int round);
   Status check_copies(const Ticket& ticket, const Combine& call, const Rounds& rounds,
                       int round) const;
-  Status run_rounds(const Combine& call, const Rounds& rounds);
-  Status check_nothing_is_open() const;
+  Status combine_by_rank(const Combine& call, const Rounds& rounds);
 
   // node_combine.cc
   Status combine_by_node(const Combine& call);

@@ -21,90 +21,12 @@
 #include <algorithm>
 #include <cstring>
 
-#include "base/rounding.h"
 #include "moe/call_shape.h"
 #include "moe/in_call.h"
+#include "moe/node_copies.h"
 #include "moe/row_sum.h"
 
 namespace braid::moe {
-
-namespace {
-
-constexpr uint64_t kWeights = 16;  // offset in a copy; the token's number is at 0
-
-struct PartialLayout {
-  PartialLayout(const Combine& call, int num_nodes, uint64_t region_bytes)
-      : weight_bytes(call.has_weights ? 4 * static_cast<uint64_t>(call.num_topk) : 0),
-        begin(round_up(4 * static_cast<uint64_t>(num_nodes), Slot::kUnit)),
-        row(round_up(kWeights + weight_bytes, Slot::kUnit)),
-        copy_bytes(round_up(row + call.row_bytes(), Slot::kUnit)) {
-    if (region_bytes > begin)
-      rounds.tokens =
-          tokens_in(region_bytes - begin, copy_bytes * static_cast<uint64_t>(num_nodes));
-  }
-  /// Of copy `i` among those of a node's owner.
-  uint64_t copy(int node, uint32_t i) const {
-    return begin +
-           (static_cast<uint64_t>(node) * static_cast<uint64_t>(rounds.tokens) + i) * copy_bytes;
-  }
-
-  const uint64_t weight_bytes;
-  const uint64_t begin, row, copy_bytes;
-  Rounds rounds;
-};
-
-uint32_t token_of(const std::byte* copy) {
-  uint32_t token = 0;
-  std::memcpy(&token, copy, sizeof token);
-  return token;
-}
-
-void add_weights(const std::byte* from, std::vector<float>& sum) {
-  for (size_t i = 0; i < sum.size(); ++i) {
-    float weight = 0;
-    std::memcpy(&weight, from + 4 * i, sizeof weight);
-    sum[i] += weight;
-  }
-}
-
-/// The copies of one owner's tokens that node mates sent, in the order of tokens, those of one token
-/// together.
-class Merge {
- public:
-  Merge(const PartialLayout& layout, int node) : layout_(layout), node_(node) {}
-  void add_source(const std::byte* region, uint32_t count) {
-    sources_.push_back({region, count, 0});
-  }
-
-  /// Calls `each` with every copy of the next token, in rank order; answers the token, or -1.
-  template <typename Each>
-  int64_t next(Each&& each) {
-    int64_t token = -1;
-    for (const Source& source : sources_)
-      if (source.next < source.count && (token < 0 || token_of(copy(source)) < token))
-        token = token_of(copy(source));
-    for (Source& source : sources_) {
-      if (source.next == source.count || token_of(copy(source)) != token) continue;
-      each(copy(source));
-      ++source.next;
-    }
-    return token;
-  }
-
- private:
-  struct Source {
-    const std::byte* region;
-    uint32_t count, next;
-  };
-  const std::byte* copy(const Source& source) const {
-    return source.region + layout_.copy(node_, source.next);
-  }
-  const PartialLayout& layout_;
-  const int node_;
-  std::vector<Source> sources_;
-};
-
-}  // namespace
 
 /// One call: its rounds, and what is kept between a round's two phases.
 class NodeCombine {
@@ -250,7 +172,8 @@ class NodeCombine {
     const auto token = static_cast<uint32_t>(call_.source_token[row]);
     std::memcpy(room, &token, sizeof token);
     if (layout_.weight_bytes != 0)
-      std::memcpy(room + kWeights, call_.weights + row * weights_.size(), layout_.weight_bytes);
+      std::memcpy(room + PartialLayout::kWeights, call_.weights + row * weights_.size(),
+                  layout_.weight_bytes);
     std::memcpy(room + layout_.row, call_.x + row * call_.row_bytes(), call_.row_bytes());
   }
 
@@ -307,9 +230,9 @@ class NodeCombine {
   Status sum_partials(const Buffer::Ticket& inside, int node, const Buffer::Ticket* across,
                       int round) {
     std::vector<std::byte>& own = partials_of(round);
-    Merge merge(layout_, node);
+    TokenReader copies(layout_, node);
     for_mates([&](int mate) {
-      merge.add_source(b_.phases_->region_of(inside.phase, mate), count_from(inside, mate, node));
+      copies.add_source(b_.phases_->region_of(inside.phase, mate), count_from(inside, mate, node));
     });
     const int owner = nodes_.rank_at(node, nodes_.local_of(b_.rank_));
     const uint64_t bytes = layout_.row + call_.row_bytes();
@@ -319,9 +242,9 @@ class NodeCombine {
     for (uint32_t number = 0;; ++number) {
       sum_.begin();
       std::fill(weights_.begin(), weights_.end(), 0.0F);
-      const int64_t token = merge.next([&](const std::byte* copy) {
+      const int64_t token = copies.next([&](const std::byte* copy) {
         sum_.add(copy + layout_.row);
-        add_weights(copy + kWeights, weights_);
+        add_weights(copy + PartialLayout::kWeights, weights_);
       });
       if (token < 0) {
         if (across != nullptr && !is_masked)
@@ -338,7 +261,7 @@ class NodeCombine {
                                 ? own.data() + number * bytes
                                 : b_.phases_->room_in_region(across->phase, owner,
                                                              number * layout_.copy_bytes, bytes);
-      std::memcpy(to + kWeights, weights_.data(), layout_.weight_bytes);
+      std::memcpy(to + PartialLayout::kWeights, weights_.data(), layout_.weight_bytes);
       sum_.store(to + layout_.row);
     }
   }
@@ -375,7 +298,7 @@ class NodeCombine {
         if (!goes_to_node(t, node)) continue;
         const std::byte*& partial = next[static_cast<size_t>(node)];
         sum_.add(partial + layout_.row);
-        add_weights(partial + kWeights, weights_);
+        add_weights(partial + PartialLayout::kWeights, weights_);
         partial += node == node_ ? layout_.row + call_.row_bytes() : layout_.copy_bytes;
       }
       for (const std::byte* bias : call_.biases)

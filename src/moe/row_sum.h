@@ -3,7 +3,9 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <vector>
 
 #include "moe/formats.h"
@@ -32,5 +34,14 @@ class RowSum {
   std::vector<float> sum_;
   bool is_empty_ = true;
 };
+
+/// The weights of a copy, which lie at `from`, added to those of a token.
+inline void add_weights(const std::byte* from, std::vector<float>& sum) {
+  for (size_t i = 0; i < sum.size(); ++i) {
+    float weight = 0;
+    std::memcpy(&weight, from + 4 * i, sizeof weight);
+    sum[i] += weight;
+  }
+}
 
 }  // namespace braid::moe

@@ -42,7 +42,8 @@ Plan from_entry(const Request& request, const TuningEntry& entry, const DecideOp
         request, single_share(entry.shares.size(), static_cast<size_t>(entry.best_link)), cell,
         entry.best_single_ns * scale,
         fmt::format(
-            "measured at {}: more links than the best one gain {:.1f} %, less than {:.1f} %",
+            "measured at {}: others beside the best link gain {:.1f} %, and must gain {:.1f} %: it "
+            "carries all",
             format_bytes(entry.bytes), 100 * gain, 100 * options.min_gain));
   std::string why = fmt::format("tuned at {}: {}", format_bytes(entry.bytes),
                                 format_ns(static_cast<int64_t>(entry.measured_ns)));

@@ -147,11 +147,10 @@ Split choose_split(const Parts& parts, int best_link, double best_ns, double min
   // Not `gain < min_gain`: a NaN (0 bytes at 0 latency) must end up here too.
   if (!(gain >= min_gain)) {
     const double shown = std::isfinite(gain) ? std::max(0.0, 100 * gain) : 0.0;
-    return alone(
-        num_links, best_link, best_ns,
-        fmt::format(
-            "more links than the best one would gain {:.1f} %, less than {:.1f} %: it carries all",
-            shown, 100 * min_gain));
+    return alone(num_links, best_link, best_ns,
+                 fmt::format("others beside the best link would gain {:.1f} %, and must gain "
+                             "{:.1f} %: it carries all",
+                             shown, 100 * min_gain));
   }
   Split split =
       alone(num_links, best_link, best_ns,

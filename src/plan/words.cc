@@ -39,7 +39,8 @@ std::string rate_words(const Plan& plan, const fabric::Link& link, double alone)
 }
 
 std::string link_line(const Plan& plan, const fabric::Link& link, size_t i) {
-  const std::string shared = link.shares_with.empty() ? "" : ", shares " + link.shares_with;
+  const std::string shared =
+      link.shares_with.empty() ? "" : ", shares " + link.shares_with + " with other links";
   return fmt::format("  {:<16} {:5.1f} %  {:>10}  {}{})\n", link.name, percent(plan.shares[i]),
                      format_bytes(part_bytes(plan, plan.shares[i])),
                      rate_words(plan, link, alone_ns(plan, i)), shared);

@@ -525,6 +525,13 @@ TEST_F(GpuMemory, ItsWorkerRunsNearTheGpu) {
   EXPECT_EQ(engine->health(in_seconds(5)).front(), "worker: cores 2-3: near GPU " + gpu);
 }
 
+TEST_F(GpuMemory, AGpuThatIsNotThereIsNamedWithItsEngine) {
+  EngineOptions options = Engines(Way{"local", true, "", 0, {}}).options("c");
+  options.cuda = &cuda;
+  options.device = 63;
+  EXPECT_TRUE(Engine::create(options).status().message().starts_with("engine 'c': device 63: "));
+}
+
 TEST_F(GpuMemory, NothingIsLeftBehind) {
   {
     OnGpu from(cuda, *a, 1000, 1), to(cuda, *b, 1000, 2);

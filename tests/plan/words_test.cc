@@ -25,8 +25,9 @@ Plan sample_plan() {
 
 TEST(Words, SayEveryLinkItsPartAndTheReason) {
   const std::string words = to_words(sample_plan(), two_links());
-  for (const char* part : {"all_gather", "4 ranks", "shm", "75.0 %", "rdma:tcp:lo", "25.0 %",
-                           "paced", "shares x16:0", "because they finish together"})
+  for (const char* part :
+       {"all_gather", "4 ranks", "shm", "75.0 %", "rdma:tcp:lo", "25.0 %", "paced",
+        "shares x16:0 with other links", "because they finish together"})
     EXPECT_NE(words.find(part), std::string::npos) << part << " is not in:\n" << words;
 }
 
@@ -41,8 +42,9 @@ TEST(Words, WhatTuningMeasuredStandsInTheFactsPlace) {
   plan.alone_ns = {0, 128e6};
   const std::string words = to_words(plan, two_links());
   EXPECT_NE(words.find("at 5 GB/s, 0 ns (assumed)"), std::string::npos) << words;
-  EXPECT_NE(words.find("at 0.524 GB/s (tuned: all of it alone in 128 ms, shares x16:0)"),
-            std::string::npos)
+  EXPECT_NE(
+      words.find("at 0.524 GB/s (tuned: all of it alone in 128 ms, shares x16:0 with other links)"),
+      std::string::npos)
       << words;
   EXPECT_EQ(words.find("paced"), std::string::npos) << words;
   const auto json = nlohmann::json::parse(to_json(plan, two_links()));

@@ -21,6 +21,14 @@ def test_examples_run_on_three_ranks(ranks):
     ranks.collect(ranks.start(3, body))
 
 
+def test_the_program_in_c_is_the_example():
+    """Which tests/bindings builds and runs on two ranks."""
+    program = re.search(r"^```c\n(.*?)^```", PAGE.read_text(), re.M | re.S)
+    assert program is not None
+    example = PAGE.parents[1] / "examples/05_all_reduce.c"
+    assert example.read_text().split(" */\n", 1)[1] == program[1]
+
+
 def test_every_call_is_told():
     text = PAGE.read_text()
     calls = [

@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import get_args
 
+import pytest
+
 import braid
 from braid import _braid
 
@@ -41,6 +43,23 @@ def test_ops_are_named_by_their_types():
         assert inspect.signature(call).parameters["op"].annotation is braid.Op
     assert {_braid.redop_code(op) for op in get_args(braid.Op)} == set(range(5))
     assert inspect.signature(braid.Comm.explain).parameters["op"].annotation is braid.Operation
+
+
+def test_its_parts_need_no_import_of_their_own():
+    """And what needs no torch brings none in."""
+    program = (
+        "import sys, braid; braid.kv.Layout, braid.moe.Buffer, braid.weights.Sender;"
+        "assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+    with pytest.raises(AttributeError, match="module 'braid' has no attribute 'nonesuch'"):
+        braid.nonesuch  # noqa: B018
+
+
+def test_parts_that_need_torch_come_when_they_are_asked_for():
+    pytest.importorskip("torch", reason="skipped: needs torch")
+    program = "import braid; braid.overlap.ag_gemm, braid.torch.BraidGroup"
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
 
 
 def test_dir_lists_what_users_import():

@@ -119,22 +119,60 @@ def test_moe_of_four_and_eight():
                 assert cell == said, f"{name}, cell {number + 1}"
 
 
+def speed_up(ranks: int, ours: str, theirs: str, tokens: int) -> str:
+    found = medians(ranks)
+    return f"{found[theirs][tokens] / found[ours][tokens]:.2f}x"
+
+
+def in_graphs(ranks: int, tokens: int, *cases: str) -> str:
+    """Those of cases beside DeepEP's, from the least to the most."""
+    found = sorted({speed_up(ranks, case, f"DeepEP {case}", tokens) for case in cases})
+    return found[0] if len(found) == 1 else f"{found[0]} to {found[-1]}"
+
+
+NORMAL_DISPATCH = [
+    f"normal dispatch{kind}, {blocks} SMs, graph" for kind in ("", " fp8") for blocks in (20, 24)
+]
+NORMAL_COMBINE = [f"normal combine, {blocks} SMs, graph" for blocks in (20, 24)]
+LOW_LATENCY = [RACED[name] for name in list(RACED)[:2]]
+NORMAL_EAGER, LOW_LATENCY_EAGER = BOTH_WAYS.values()
+
+
+def without_times(cell: str) -> str:
+    return re.sub(r" \([^)]*us\)", "", cell).replace("*", "")
+
+
 def test_moe_in_the_manual():
-    text, four, eight = words_of("docs/moe.md"), medians(4), medians(8)
+    """The table of speed-ups over DeepEP, with times of braid's in brackets."""
+    rows = rows_behind("docs/moe.md", "**Beside DeepEP v1.2.1**")
+    graphs, eager = (rows[:3], rows[6:7]), (rows[3:6], rows[7:])
+    for ranks, of_graphs, of_eager in zip((4, 8), graphs, eager, strict=True):
+        for tokens, (_, _, low, normal) in zip(TOKENS[-len(of_graphs) :], of_graphs, strict=True):
+            each = [in_graphs(ranks, tokens, case) for case in LOW_LATENCY] if low else []
+            assert without_times(low) == "; ".join(each)
+            both = [in_graphs(ranks, tokens, *cases) for cases in (NORMAL_DISPATCH, NORMAL_COMBINE)]
+            assert without_times(normal) == "; ".join(both)
+        for tokens, (_, _, low, normal) in zip(TOKENS[-len(of_eager) :], of_eager, strict=True):
+            assert without_times(normal) == speed_up(ranks, *NORMAL_EAGER, tokens)
+            assert not low or without_times(low) == speed_up(ranks, *LOW_LATENCY_EAGER, tokens)
 
-    def beside(case: str, tokens: int) -> str:
-        ours, theirs = BOTH_WAYS.get(case) or (RACED[case], f"DeepEP {RACED[case]}")
-        return f"{four[ours][tokens]:.0f} beside {four[theirs][tokens]:.0f}"
 
-    dispatch, combine = list(RACED)[:2]
-    assert f"dispatch {beside(dispatch, 128)}, combine {beside(combine, 128)}" in text
-    exact, low_latency = BOTH_WAYS
-    assert f"{beside(exact, 1)}, {beside(exact, 128)}; low latency" in text
-    said = f"{beside(low_latency, 1)} of one token, {beside(low_latency, 128)} of 128"
-    assert f"low latency {said}" in text
-    braid, deepep = BOTH_WAYS[exact]
-    assert f"both ways {four[braid][4096] / four[deepep][4096]:.2f}" in text
-    assert f"**{eight[braid][4096] / eight[deepep][4096]:.2f} of DeepEP's time**" in text
+def test_times_in_the_manual():
+    rows, found = rows_behind("docs/moe.md", "**Beside DeepEP v1.2.1**"), medians(4)
+    said = [re.findall(r"(\d+) us", " ".join(row)) for row in rows]
+    (normal, _), (low, _) = NORMAL_EAGER, LOW_LATENCY_EAGER
+    assert said[1] == [f"{found[case][128]:.0f}" for case in LOW_LATENCY]
+    assert said[3] == [f"{found[case][1]:.0f}" for case in (low, normal)]
+    assert said[4] == [f"{found[case][128]:.0f}" for case in (low, normal)]
+
+
+def test_moe_in_the_readme():
+    dispatch, combine = (in_graphs(4, 128, case) for case in LOW_LATENCY)
+    large, few = (speed_up(4, *NORMAL_EAGER, tokens) for tokens in (4096, 128))
+    eight = speed_up(8, *NORMAL_EAGER, 4096)
+    text = words_of("README.md")
+    assert f"in graphs {dispatch} (dispatch) and {combine} (combine)" in text
+    assert f"{large} of 4096 tokens, **{few}** of 128; on eight H200 **{eight}** of 4096" in text
 
 
 def test_nodes_of_cpus():

@@ -293,9 +293,18 @@ def _refuse(who: str, error: Any) -> NoReturn:  # noqa: ANN401 - a class that ty
         error.show()
     else:
         command = error.ctx.command_path if getattr(error, "ctx", None) else "braid"
-        words = " ".join(error.format_message().split())
+        words = _missing_options(error) or " ".join(error.format_message().split())
         print(f"{who}: {printable(words).removesuffix('.')}; see {command} --help", file=sys.stderr)
     sys.exit(2)
+
+
+def _missing_options(error: Any) -> str:  # noqa: ANN401 - as above
+    """All that are missing; typer names the first, and takes what was given before it looks."""
+    if type(error).__name__ != "MissingParameter" or error.param.param_type_name != "option":
+        return ""
+    required = [each for each in error.ctx.command.params if each.required]
+    missing = [f"'{each.opts[0]}'" for each in required if each.name not in error.ctx.params]
+    return f"Missing options {', '.join(missing)}" if len(missing) > 1 else ""
 
 
 def _why_stdout_fails() -> str:

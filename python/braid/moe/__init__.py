@@ -10,7 +10,8 @@ which is loaded when a tensor or a group of torch's comes.
 
 from braid.moe.buffer import Buffer
 from braid.moe.config import Config
-from braid.moe.elastic import ElasticBuffer, EPHandle
+from braid.moe.elastic import ElasticBuffer
+from braid.moe.elastic_handle import EPHandle
 from braid.moe.events import EventHandle, EventOverlap
 from braid.moe.library import topk_idx_t
 

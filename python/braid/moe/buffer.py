@@ -14,8 +14,8 @@ from braid.moe import low_latency, normal
 from braid.moe.config import Config, default_config
 from braid.moe.events import EventHandle, EventOverlap
 from braid.moe.host import HostCalls
-from braid.moe.library import Checks, is_torch, torch_side
-from braid.moe.meeting import meet
+from braid.moe.library import Checks, gpu_of, torch_side
+from braid.moe.meeting import comm_of
 
 _MOST_NORMAL_BYTES = 64 << 20  # rounds make any number of tokens fit into less
 _MOST_BYTES = 1 << 41
@@ -45,7 +45,7 @@ class Buffer:
     """
 
     num_sms: ClassVar[int] = 20
-    _are_sms_set: ClassVar[bool] = False
+    _low_latency_sms: ClassVar[int] = 0  # all, unless somebody has set a number
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Buffer:
         enable_shrink = checks.flag("enable_shrink", enable_shrink)
         may_gather = checks.flag("may_gather", may_gather)
         self._owns_comm = not isinstance(group, Comm)
-        self._comm = _comm_of(group, comm)
+        self._comm = comm_of(group, comm)
         self.group = group
         self.rank, self.group_size = self._comm.rank, self._comm.size
         self.num_nvl_bytes, self.num_rdma_bytes = num_nvl_bytes, num_rdma_bytes
@@ -119,7 +119,7 @@ class Buffer:
         new_num_sms = checks.whole("new_num_sms", new_num_sms)
         if new_num_sms < 2 or new_num_sms % 2 != 0:
             raise checks.refuse("new_num_sms", "an even number of 2 or more", new_num_sms)
-        Buffer.num_sms, Buffer._are_sms_set = new_num_sms, True
+        Buffer.num_sms = Buffer._low_latency_sms = new_num_sms
 
     @staticmethod
     def capture() -> EventOverlap:
@@ -326,8 +326,11 @@ class Buffer:
         form = low_latency.scale_form(self.rank, use_fp8, round_scale, use_ue8m0)
         if use_nvfp4 is not False or x_global_scale is not None:
             asked = {"use_nvfp4": use_nvfp4, "x_global_scale": x_global_scale is not None}
-            self._refuse_asked("low_latency_dispatch", asked, "NVFP4 is not made here")
-        has_hook = self._has_hook("low_latency_dispatch", async_finish, return_recv_hook)
+            checks = Checks("low_latency_dispatch", self.rank)
+            low_latency.refuse_asked(checks, asked, "NVFP4 is not made here")
+        has_hook = low_latency.has_hook(
+            "low_latency_dispatch", self.rank, async_finish, return_recv_hook
+        )
         call = low_latency.DispatchCall(
             x,
             topk_idx,
@@ -339,30 +342,11 @@ class Buffer:
             form,
             has_hook,
         )
-        calls = self._calls(x, self._low_latency_sms())
+        calls = self._calls(x, Buffer._low_latency_sms)
         with calls.place(None, async_finish, False, (x, topk_idx, topk_weights)) as place:
             rows, count, handle, hook = low_latency.dispatch(self, calls, calls.state, call)
             event = place.over(async_finish, (rows, count, handle))
         return rows, count, handle, event, hook
-
-    def _low_latency_sms(self) -> int:
-        return Buffer.num_sms if Buffer._are_sms_set else 0
-
-    def _refuse_asked(self, call: str, asked: dict[str, Any], why: str) -> None:
-        checks = Checks(call, self.rank)
-        for name, value in asked.items():
-            if checks.flag(name, value):
-                raise checks.unsupported(name, why)
-
-    def _has_hook(self, call: str, async_finish: bool, return_recv_hook: bool) -> bool:
-        if async_finish is False and return_recv_hook is False:
-            return False
-        checks = Checks(call, self.rank)
-        is_async = checks.flag("async_finish", async_finish)
-        has_hook = checks.flag("return_recv_hook", return_recv_hook)
-        if has_hook and is_async:
-            raise checks.refuse("async_finish", "False beside return_recv_hook", True)
-        return has_hook
 
     def low_latency_combine(
         self,
@@ -395,8 +379,11 @@ class Buffer:
                 "overlap": overlap,
                 "src_signals": src_signals is not None,
             }
-            self._refuse_asked("low_latency_combine", asked, "not done here")
-        has_hook = self._has_hook("low_latency_combine", async_finish, return_recv_hook)
+            checks = Checks("low_latency_combine", self.rank)
+            low_latency.refuse_asked(checks, asked, "not done here")
+        has_hook = low_latency.has_hook(
+            "low_latency_combine", self.rank, async_finish, return_recv_hook
+        )
         call = low_latency.CombineCall(
             x,
             topk_idx,
@@ -408,7 +395,7 @@ class Buffer:
             partial,
             has_hook,
         )
-        calls = self._calls(x, self._low_latency_sms())
+        calls = self._calls(x, Buffer._low_latency_sms)
         with calls.place(None, async_finish, False, (x, topk_idx, topk_weights, handle)) as place:
             result, hook = low_latency.combine(self, calls, calls.state, call)
             event = place.over(async_finish, (result,))
@@ -449,9 +436,7 @@ class Buffer:
 
     def low_latency_query_mask_buffer(self, mask_status: Array) -> None:
         """1 in mask_status [N], int32, in host or GPU memory, for every rank that is masked."""
-        is_cuda = getattr(mask_status, "is_cuda", False)
-        gpu = int(mask_status.device.index) if is_cuda else None
-        out = Checks("low_latency_query_mask_buffer", self.rank, gpu).array(
+        out = Checks("low_latency_query_mask_buffer", self.rank, gpu_of(mask_status)).array(
             "mask_status", mask_status, ("int32",), (self.group_size,)
         )
         for rank in range(self.group_size):
@@ -459,16 +444,3 @@ class Buffer:
 
     def low_latency_clean_mask_buffer(self) -> None:
         self.runtime.clear_mask()
-
-
-def _comm_of(group: Any, mpi: Any) -> Comm:
-    if isinstance(group, Comm):
-        return group
-    if group is None and mpi is not None:
-        return meet(mpi.Get_rank(), mpi.Get_size(), mpi.allgather)
-    if is_torch(group):
-        return torch_side().comm_of_group(group)  # type: ignore[no-any-return]
-    raise InvalidArgument(
-        "Buffer: argument group: expected a braid.Comm or a group of torch.distributed, got"
-        f" {type(group).__name__}"
-    )

@@ -1,55 +1,21 @@
 """ElasticBuffer: the class of DeepEP's second version, dispatch and combine, over Buffer's normal
-mode: the same rows in the same order. Its expanded layout, one row for each (token, expert), is
-made of those rows where they have come, and summed up again before they go back.
+mode: the same rows in the same order. Its expanded layout is made of them (expanded.py).
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 from braid.arrays import Array
 from braid.moe.buffer import Buffer
 from braid.moe.config import Config
+from braid.moe.elastic_handle import EPHandle, Shape, make_handle
 from braid.moe.events import EventOverlap
-from braid.moe.library import Checks, dtype_name, library_of, shape_of
+from braid.moe.expanded import expand, fold
+from braid.moe.library import Checks, dtype_name, gpu_of, library_of, shape_of
 
 _MOST_BYTES = 1 << 40  # calls of more take rounds
 _ALIGNMENT = 2 << 20  # of sizes, as DeepEP's hints have it
 _CPU_TIMEOUT_S, _GPU_TIMEOUT_S, _SERVICE_LEVEL = 300, 100, 3  # defaults there
 _COLUMN_UNIT = 4  # scales of a column are padded to 16 bytes
-
-
-@dataclass
-class EPHandle:
-    """What dispatch leaves for combine, and for a dispatch of the same layout. N ranks, L experts
-    here, n rows came, of K choices.
-    """
-
-    do_expand: bool
-    num_experts: int
-    expert_alignment: int
-    num_max_tokens_per_rank: int
-    num_sms: int
-    topk_idx: Array
-    """[T, K], a copy with do_handle_copy."""
-    num_recv_tokens: int
-    """n; the worst case without do_cpu_sync."""
-    num_expanded_tokens: int
-    """Rows of the expanded layout, with padding; 0 of a compact one."""
-    num_recv_tokens_per_expert_list: list[int]
-    """Rounded up to expert_alignment; empty without do_cpu_sync."""
-    psum_num_recv_tokens_per_scaleup_rank: Array
-    """[N]: rows of ranks 0 to i."""
-    psum_num_recv_tokens_per_expert: Array
-    """[L], rounded up: of experts 0 to i; expanded: where the rows of i end that are no padding."""
-    num_unaligned_recv_tokens_per_expert: Array
-    """[L]."""
-    recv_src_metadata: Array
-    """[n, 2 + K]: source rank * num_max_tokens_per_rank + token, the row's number among those of
-    its source, and for each choice its expanded row, -1 elsewhere and in a compact layout."""
-    inner: Any
-    """Buffer's handle."""
-
-    dst_buffer_slot_idx = token_metadata_at_forward = channel_linked_list = None
 
 
 class ElasticBuffer:
@@ -218,7 +184,7 @@ class ElasticBuffer:
         do_expand or not, it waits for nothing, and the call may be captured in a graph.
         """
         rows = x[0] if isinstance(x, tuple) and x else x
-        checks = Checks("dispatch", self.rank_idx, _gpu_of(rows))
+        checks = Checks("dispatch", self.rank_idx, gpu_of(rows))
         rows = checks.array("x", rows, (), (None, None))
         num_sms = checks.whole("num_sms", num_sms)
         do_handle_copy = checks.flag("do_handle_copy", do_handle_copy)
@@ -237,18 +203,10 @@ class ElasticBuffer:
         call = self._shape_of_call(
             checks, handle, topk_idx, num_experts, num_max_tokens_per_rank, expert_alignment
         )
-        if handle is not None and handle.do_expand != do_expand:
-            raise checks.refuse("do_expand", f"{handle.do_expand}, as of the handle", do_expand)
-        if handle is not None and do_cpu_sync:
-            raise checks.refuse("do_cpu_sync", "False beside a handle", True)
-        waits = handle is not None or do_cpu_sync is None or do_cpu_sync
-        if do_expand and not waits:
-            raise checks.unsupported("do_cpu_sync", "an expanded layout needs its sizes: give True")
-        if shape_of(rows)[0] > call.most_tokens:
-            raise checks.refuse(
-                "x", f"at most {call.most_tokens} tokens (num_max_tokens_per_rank)",
-                shape_of(rows)[0],
-            )  # fmt: skip
+        waits = _waits_for_sizes(checks, handle, do_expand, do_cpu_sync)
+        if (tokens := shape_of(rows)[0]) > call.most_tokens:
+            expected = f"at most {call.most_tokens} tokens (num_max_tokens_per_rank)"
+            raise checks.refuse("x", expected, tokens)
         style: dict[str, Any] = {
             "config": Config(num_sms) if num_sms else None,
             "previous_event": previous_event,
@@ -256,47 +214,64 @@ class ElasticBuffer:
             "allocate_on_comm_stream": allocate_on_comm_stream,
         }
         if handle is not None and topk_weights is None:
-            got, ids, _, _, inner, event = self._inner.dispatch(x, handle.inner, **style)
-            weights = None
+            got, ids, weights, _, _, event = self._inner.dispatch(x, handle.inner, **style)
         else:
-            # As many rows as the handle's own dispatch gave: a combine wants those, and nobody
-            # waits for their number.
-            room = self.num_ranks * call.most_tokens if handle is None else handle.num_recv_tokens
-            per_rank, _, per_expert, is_in, laid_out = self._inner.get_dispatch_layout(
-                call.ids, call.num_experts, previous_event, async_with_compute_stream,
-                allocate_on_comm_stream,
-            )  # fmt: skip
-            style["previous_event"] = laid_out
-            got, ids, weights, counts, inner, event = self._inner.dispatch(
-                x, None, per_rank, None, is_in, per_expert, call.ids, topk_weights, call.alignment,
-                0 if handle is None and waits else max(room, 1), **style,
-            )  # fmt: skip
-            if handle is not None and room == 0:
-                weights = None if weights is None else weights[:0]
-                got = tuple(each[:0] for each in got) if isinstance(got, tuple) else got[:0]
-        is_cached = handle is not None
-        if handle is None:
+            got, ids, weights, counts, inner, event = self._dispatch_anew(
+                x, topk_weights, call, handle, waits, style
+            )
+        if handle is not None:
+            ids = None
+        else:
             event.current_stream_wait()
-            handle = self._make_handle(call, inner, ids, list(counts or []), do_expand)
+            handle = make_handle(self.rank_idx, call, inner, ids, list(counts or []), do_expand)
             handle.num_sms = num_sms
             if do_handle_copy:
                 handle.topk_idx = call.ids.copy() if hasattr(call.ids, "copy") else call.ids.clone()
         if cumulative_local_expert_recv_stats is not None:
-            local = (call.num_experts // self.num_ranks,)
-            stats = checks.array(
-                "cumulative_local_expert_recv_stats", cumulative_local_expert_recv_stats,
-                ("int32",), local,
-            )  # fmt: skip
-            stats += handle.num_unaligned_recv_tokens_per_expert
+            self._add_stats(checks, handle, cumulative_local_expert_recv_stats)
         if do_expand:
             event.current_stream_wait()
-            got, weights = self._expand(handle, got, weights, do_zero_padding)
+            slots, count = handle.recv_src_metadata[:, 2:], handle.num_expanded_tokens
+            got, weights = expand(slots, count, got, weights, do_zero_padding)
             ids, event = None, self.capture()
         if use_tma_aligned_col_major_sf:
             event.current_stream_wait()
             got = (got[0], _by_columns(got[1]))
             event = self.capture()
-        return got, None if is_cached else ids, weights, handle, event
+        return got, ids, weights, handle, event
+
+    def _dispatch_anew(
+        self,
+        x: Any,
+        topk_weights: Array | None,
+        call: Shape,
+        handle: EPHandle | None,
+        waits: bool,
+        style: dict[str, Any],
+    ) -> tuple[Any, Array | None, Array | None, list[int] | None, Any, EventOverlap]:
+        """With a layout made for it, as Buffer's. So is one with weights beside a handle, into as
+        many rows as the handle's own dispatch gave: a combine wants those, and nobody waits for
+        their number.
+        """
+        room = self.num_ranks * call.most_tokens if handle is None else handle.num_recv_tokens
+        per_rank, _, per_expert, is_in, laid_out = self._inner.get_dispatch_layout(
+            call.ids, call.num_experts, style["previous_event"], style["async_finish"],
+            style["allocate_on_comm_stream"],
+        )  # fmt: skip
+        got, ids, weights, counts, inner, event = self._inner.dispatch(
+            x, None, per_rank, None, is_in, per_expert, call.ids, topk_weights, call.alignment,
+            0 if handle is None and waits else max(room, 1),
+            **{**style, "previous_event": laid_out},
+        )  # fmt: skip
+        if handle is not None and room == 0:
+            weights = None if weights is None else weights[:0]
+            got = tuple(each[:0] for each in got) if isinstance(got, tuple) else got[:0]
+        return got, ids, weights, counts, inner, event
+
+    def _add_stats(self, checks: Checks, handle: EPHandle, given: Array) -> None:
+        local = (handle.num_experts // self.num_ranks,)
+        stats = checks.array("cumulative_local_expert_recv_stats", given, ("int32",), local)
+        stats += handle.num_unaligned_recv_tokens_per_expert
 
     def _shape_of_call(
         self,
@@ -306,7 +281,7 @@ class ElasticBuffer:
         num_experts: int | None,
         most_tokens: int | None,
         alignment: int | None,
-    ) -> "_Shape":
+    ) -> Shape:
         if handle is not None:
             if not isinstance(handle, EPHandle):
                 raise checks.refuse("handle", "one that dispatch() gave", type(handle).__name__)
@@ -319,7 +294,7 @@ class ElasticBuffer:
             ):
                 if given is not None and given != of_handle:
                     raise checks.refuse(name, f"{of_handle}, as of the handle", given)
-            return _Shape(
+            return Shape(
                 handle.topk_idx, handle.num_experts, handle.num_max_tokens_per_rank,
                 handle.expert_alignment,
             )  # fmt: skip
@@ -333,62 +308,7 @@ class ElasticBuffer:
             most = checks.whole("num_max_tokens_per_rank", most_tokens)
         if most < 1:
             raise checks.refuse("num_max_tokens_per_rank", "1 or more, here or of the buffer", most)
-        return _Shape(topk_idx, num_experts, most, 1 if alignment is None else alignment)
-
-    def _make_handle(
-        self, call: "_Shape", inner: Any, ids: Array, counts: list[int], do_expand: bool
-    ) -> EPHandle:
-        new, unit = library_of(ids), call.alignment
-        room, topk = shape_of(ids)
-        by_rank = new.empty((self.num_ranks,), "int32")  # rows of sources 0 to i
-        by_rank[:] = inner[0][:, self.rank_idx]
-        number = new.count_up(room)
-        source = (number[:, None] >= by_rank[None, :]).sum(1)
-        before = new.zeros((self.num_ranks + 1,), "int64")
-        before[1:] = by_rank
-        came = source < self.num_ranks  # else room that no row came into
-        metadata = new.empty((room, 2 + topk), "int32")
-        metadata[:] = -1
-        metadata[:, 0] = (source * call.most_tokens + inner[3] + 1) * came - 1
-        metadata[:, 1] = (number - before[source] + 1) * came - 1
-        local = new.count_up(call.num_experts // self.num_ranks)
-        per_expert = (ids.reshape(-1, 1) == local[None, :]).sum(0)
-        padded = (per_expert + unit - 1) // unit * unit
-        ends = padded.cumsum(0)
-        if do_expand:
-            slots = _slots(new, ids, ends - padded, per_expert)
-            metadata[:, 2:] = new.cast(slots, "int32")
-            ends = ends - padded + per_expert
-        return EPHandle(
-            do_expand, call.num_experts, unit, call.most_tokens, 0, call.ids, room,
-            sum(counts) if do_expand else 0, counts, by_rank,
-            new.cast(ends, "int32"), new.cast(per_expert, "int32"), metadata, inner,
-        )  # fmt: skip
-
-    def _expand(
-        self, handle: EPHandle, got: Any, weights: Array | None, with_zeros: bool
-    ) -> tuple[Any, Array | None]:
-        count = handle.num_expanded_tokens
-        slots = handle.recv_src_metadata[:, 2:]
-        places, here = slots, slots >= 0
-        if _counts_late(slots):  # choices elsewhere go to a row behind all, which nobody sees
-            places, here = slots + (slots < 0) * (count + 1), None
-
-        def spread(rows: Array) -> Array:
-            new, shape = library_of(rows), (count + 1, *shape_of(rows)[1:])
-            make = new.zeros if with_zeros else new.empty
-            out = make(shape, dtype_name(rows))
-            to, of = new.raw(out), new.raw(rows)  # no arithmetic: types that have none, too
-            for k in range(shape_of(places)[1]):
-                _put(to, places[:, k], None if here is None else here[:, k], of)
-            return out[:count]
-
-        spread_rows = tuple(map(spread, got)) if isinstance(got, tuple) else spread(got)
-        if weights is None:
-            return spread_rows, None
-        flat = library_of(weights).zeros((count + 1,), "float32")
-        _put(flat, places, here, weights)
-        return spread_rows, flat[:count]
+        return Shape(topk_idx, num_experts, most, 1 if alignment is None else alignment)
 
     # ---- combine ----
 
@@ -411,7 +331,7 @@ class ElasticBuffer:
         added up here first, from zero on in the order of its choices in fp32, and rounded once
         more. topk_weights [n, K], or [rows], come back to their owners, too; they weigh nothing.
         """
-        checks = Checks("combine", self.rank_idx, _gpu_of(x))
+        checks = Checks("combine", self.rank_idx, gpu_of(x))
         _no_epilogue(checks, previous_event_before_epilogue)
         if not isinstance(handle, EPHandle):
             raise checks.refuse("handle", "one that dispatch() gave", type(handle).__name__)
@@ -422,49 +342,14 @@ class ElasticBuffer:
                 )
             if previous_event is not None:
                 previous_event.current_stream_wait()
-            x, topk_weights = self._fold(checks, handle, x, topk_weights)
+            slots, rows = handle.recv_src_metadata[:, 2:], handle.num_expanded_tokens
+            x, topk_weights = fold(checks, slots, rows, x, topk_weights)
         sms = checks.whole("num_sms", num_sms) or handle.num_sms
         return self._inner.combine(
             x, handle.inner, topk_weights, bias, Config(sms) if sms else None,
             None if handle.do_expand else previous_event,
             async_with_compute_stream, allocate_on_comm_stream,
         )  # fmt: skip
-
-    def _fold(
-        self, checks: Checks, handle: EPHandle, x: Array, topk_weights: Array | None
-    ) -> tuple[Array, Array | None]:
-        rows, (room, _) = handle.num_expanded_tokens, shape_of(handle.recv_src_metadata)
-        kinds = ("bfloat16", "float16", "float32")
-        x = checks.array("x", x, kinds, (rows, None))
-        slots = handle.recv_src_metadata[:, 2:]
-        here, new = slots >= 0, library_of(x)
-        is_whole = _counts_late(slots)
-        places = slots * here  # any row for choices elsewhere: zeros take its place
-        total = new.zeros((room, shape_of(x)[1]), "float32")
-        for k in range(shape_of(slots)[1] if rows else 0):
-            of, place = here[:, k], places[:, k]
-            if is_whole:
-                own = new.cast(x[place], "float32")
-                own[~of] = 0
-                total += own  # zeros change nothing: no sum from +0 on is a -0
-            else:
-                total[of] += new.cast(x[place[of]], "float32")
-        weights = None
-        if topk_weights is not None:
-            given = checks.array("topk_weights", topk_weights, ("float32",), (rows,))
-            weights = new.zeros(shape_of(slots), "float32")
-            if rows:
-                weights = given[places]
-                weights[~here] = 0
-        return new.cast(total, dtype_name(x)), weights
-
-
-@dataclass
-class _Shape:
-    ids: Any
-    num_experts: int
-    most_tokens: int
-    alignment: int
 
 
 def _size_of(group: Any) -> tuple[int, int]:
@@ -476,25 +361,6 @@ def _size_of(group: Any) -> tuple[int, int]:
     return int(size() if callable(size) else size), int(rank() if callable(rank) else rank)
 
 
-def _gpu_of(array: Any) -> int | None:
-    return int(array.device.index) if getattr(array, "is_cuda", False) else None
-
-
-def _counts_late(array: Array) -> bool:
-    """On a GPU how many a mask names would have to be waited for: there all are moved, also what
-    nobody wants. In host memory that would be work for nothing.
-    """
-    return _gpu_of(array) is not None
-
-
-def _put(to: Array, places: Array, here: Array | None, of: Array) -> None:
-    """to[places[i]] = of[i], for all i or for those that `here` names."""
-    if here is None:
-        to[places] = of
-    else:
-        to[places[here]] = of[here]
-
-
 def _no_epilogue(checks: Checks, event: Any) -> None:
     if event is not None:
         raise checks.unsupported(
@@ -502,20 +368,18 @@ def _no_epilogue(checks: Checks, event: Any) -> None:
         )
 
 
-def _slots(new: Any, ids: Array, begins: Array, counts: Array) -> Array:
-    """[n, K]: the expanded row of every choice, -1 where its expert is elsewhere. Rows of an expert
-    lie in the order of (row, choice).
-    """
-    num_local = shape_of(begins)[0]
-    flat = ids.reshape(-1)
-    order = new.order_of(flat + (flat < 0) * (num_local + 1))  # choices elsewhere last
-    order = order[: int(counts.sum())]
-    expert = flat[order]
-    place = begins[expert] + new.count_up(shape_of(order)[0]) - (counts.cumsum(0) - counts)[expert]
-    slots = new.empty(shape_of(flat), "int64")
-    slots[:] = -1
-    slots[order] = place
-    return slots.reshape(shape_of(ids))
+def _waits_for_sizes(
+    checks: Checks, handle: EPHandle | None, do_expand: bool, do_cpu_sync: bool | None
+) -> bool:
+    """Whether results have as many rows as come, which a handle knows already."""
+    if handle is not None and handle.do_expand != do_expand:
+        raise checks.refuse("do_expand", f"{handle.do_expand}, as of the handle", do_expand)
+    if handle is not None and do_cpu_sync:
+        raise checks.refuse("do_cpu_sync", "False beside a handle", True)
+    waits = handle is not None or do_cpu_sync is None or do_cpu_sync
+    if do_expand and not waits:
+        raise checks.unsupported("do_cpu_sync", "an expanded layout needs its sizes: give True")
+    return waits
 
 
 def _by_columns(scales: Array) -> Array:

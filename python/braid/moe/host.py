@@ -176,7 +176,7 @@ class HostCalls:
 
     def check_dispatch(self, sizes: tuple[int, ...], kind: tuple[str, int], weights: bool) -> None:
         """Raises what a dispatch of this shape is refused for; arguments as of send_dispatch."""
-        self.core.check_dispatch(*sizes, *kind, weights)
+        self.core.check_dispatch(sizes, *kind, weights)
 
     def check_place(self, checks: Checks, argument: str, array: Array) -> None:
         """Raises where results may not go to the array's address: they may go to any."""
@@ -200,7 +200,7 @@ class HostCalls:
         x, ids, weights = map(_lent, given)
         form = handle.form
         tokens, _, topk, _, _ = form.sizes
-        self.core.send_dispatch(sent, x, ids, weights, *form.sizes, *form.kind)
+        self.core.send_dispatch(sent, x, ids, weights, form.sizes, *form.kind)
         handle.phase = sent.phase
         handle.ids_hash = _braid.moe.ids_hash(ids, tokens, topk)
         if weights is not None:
@@ -235,7 +235,7 @@ class HostCalls:
         kept = handle.kept
         copies, weights_hash = (kept.copies, handle.weights_hash) if sums_by_rank else (None, 0)
         self.core.send_combine(
-            sent, x, kept.slots, handle[1], ids, weights, *form.sizes, form.dtype, handle.phase,
+            sent, x, kept.slots, handle[1], ids, weights, form.sizes, form.dtype, handle.phase,
             handle.ids_hash, copies, weights_hash,
         )  # fmt: skip
 

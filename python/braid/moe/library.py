@@ -116,6 +116,11 @@ def shape_of(array: Array) -> tuple[int, ...]:
     return tuple(int(n) for n in array.shape)
 
 
+def gpu_of(array: Any) -> int | None:
+    """Whose memory an array is in; None: the host's."""
+    return int(array.device.index) if getattr(array, "is_cuda", False) else None
+
+
 class Checks:
     """Says what is wrong with an argument, and where: rank, argument, expected, got."""
 

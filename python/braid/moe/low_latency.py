@@ -136,6 +136,24 @@ def scale_form(rank: int, use_fp8: bool, round_scale: bool, use_ue8m0: bool) -> 
     return _UE8M0 if use_ue8m0 else _POWER_OF_2 if round_scale else _FLOAT
 
 
+def has_hook(call: str, rank: int, async_finish: bool, return_recv_hook: bool) -> bool:
+    if async_finish is False and return_recv_hook is False:
+        return False
+    checks = Checks(call, rank)
+    is_async = checks.flag("async_finish", async_finish)
+    wanted = checks.flag("return_recv_hook", return_recv_hook)
+    if wanted and is_async:
+        raise checks.refuse("async_finish", "False beside return_recv_hook", True)
+    return wanted
+
+
+def refuse_asked(checks: Checks, asked: dict[str, Any], why: str) -> None:
+    """Of what braid does not do: raises where any of it is asked for."""
+    for name, value in asked.items():
+        if checks.flag(name, value):
+            raise checks.unsupported(name, why)
+
+
 def _not_in_mode(buffer: "Buffer", call: str) -> InvalidArgument:
     checks = Checks(call, buffer.rank)
     return checks.refuse("low_latency_mode", "True when the buffer was made", False)

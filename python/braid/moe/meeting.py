@@ -1,5 +1,5 @@
-"""How the ranks of a buffer find each other when they come as another library's group: each tells
-the others where it is, rank 0 also where it will listen and a secret.
+"""The comm of a buffer. How its ranks find each other when they come as another library's group:
+each tells the others where it is, rank 0 also where it will listen and a secret.
 """
 
 import os
@@ -9,12 +9,28 @@ from collections.abc import Callable
 from typing import Any
 
 from braid.comm import Comm, join
+from braid.errors import InvalidArgument
 from braid.joining import Identity
+from braid.moe.library import is_torch, torch_side
 from braid.split import bound_here, own_address
 from braid.this_host import host_id
 
 _LAST_PORT = 65_500
 _ELSEWHERE = "192.0.2.1"  # kept for documentation, RFC 5737: no host, but a route leads there
+
+
+def comm_of(group: Any, mpi: Any) -> Comm:
+    """Of what Buffer was given: `group`, or mpi4py's communicator in its place."""
+    if isinstance(group, Comm):
+        return group
+    if group is None and mpi is not None:
+        return meet(mpi.Get_rank(), mpi.Get_size(), mpi.allgather)
+    if is_torch(group):
+        return torch_side().comm_of_group(group)  # type: ignore[no-any-return]
+    raise InvalidArgument(
+        "Buffer: argument group: expected a braid.Comm or a group of torch.distributed, got"
+        f" {type(group).__name__}"
+    )
 
 
 def _address() -> str:

@@ -1,5 +1,6 @@
 """The three operations: checks, the way a shape goes, and the memory that peers write into."""
 
+import warnings
 from dataclasses import replace
 from functools import partial
 from typing import Protocol
@@ -34,6 +35,7 @@ def ag_gemm(
     only enqueue on the current stream; what is not contiguous, or begins at no multiple of 16
     bytes, is copied there first. Enqueued, x_shard may be written to when the stream has come
     so far. Raises InvalidArgument for what does not fit; a lost peer is an error of a later call.
+    Gradients end here, of which a shape's first call warns: braid.torch.nn has them.
     """
     return _run(Op.AG_GEMM, x_shard, w, comm, bias, layout)
 
@@ -115,10 +117,21 @@ def _make_ready(
 ) -> _Ready:
     """Raises what is wrong. Collective where the shape is measured."""
     shape = _checked(NAMES[op], op, x, w, comm, bias, layout)
+    _warn_of_gradients(NAMES[op], x, w, bias)
     if why_sequential(shape, x, w, bias):
         return sequential.Anywhere(shape)
     kernels = _kernels_of(comm) or _make_kernels(comm, x.device)
     return kernels.ready(shape, kernels.way(shape, x, w, bias))
+
+
+def _warn_of_gradients(name: str, *tensors: Tensor | None) -> None:
+    """At a shape's first call alone, so that no later one pays for it."""
+    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors):
+        warnings.warn(
+            f"{name}: gradients end here, though an operand requires them: train with the layers of"
+            " braid.torch.nn, or call it under torch.no_grad()",
+            stacklevel=5,
+        )
 
 
 def _checked(

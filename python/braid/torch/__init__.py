@@ -3,8 +3,8 @@
 import braid.torch, torch
 torch.distributed.init_process_group("braid")    # started by torchrun or braid run
 
-CPU tensors go over host lanes, CUDA tensors over GPU lanes; docs/torch.md tells the rest. This
-package is the only part of braid that imports torch.
+CPU tensors go over host lanes, CUDA tensors over GPU lanes; docs/torch.md tells the rest.
+`import braid` alone brings no torch in.
 """
 
 try:

@@ -107,7 +107,6 @@ class Buffer {
   Status check_half() const;
   template <typename Call>
   Status check_send(const Call& call) const;
-  Status check_dispatch(const LowLatencyDispatch& call) const;
   Status check_received(uint64_t number) const;
   Status check_nothing_is_open() const;
   Status check_begin(const Dispatch& call) const;

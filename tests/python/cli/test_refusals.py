@@ -32,6 +32,10 @@ def braid(monkeypatch, capsys):
         (f"{PLAN} 1MiB -n x --hw h200", "braid: Invalid value for '--ranks' / '-n': "),
         (f"{PLAN} 1MiB -n 8", "braid: Missing option '--hw'; see braid plan collective --help"),
         (
+            "plan tp --tokens 9 --model llama3-70b",
+            "braid: Missing options '--hw', '--tp'; see braid plan tp --help",
+        ),
+        (
             "bench engine --ways local --cores 0,99999",
             "braid: bench engine: --cores: asked for two of ",
         ),

@@ -21,7 +21,6 @@ from braid.plan.wrong import PlanError
         ("4096b", 4096),
         ("7k", 7168),
         ("7K", 7168),
-        ("7Kb", 7168),
         ("7KiB", 7168),
         ("7kib", 7168),
         (" 2 MiB ", 2097152),
@@ -44,6 +43,14 @@ def test_every_spelling_of_a_size(text, nbytes):
 )
 def test_no_sizes(text):
     with pytest.raises(ValueError, match=r"is no size; write 4096, 64KiB or 1.5GiB"):
+        sizes.parse_size(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"), [("64MB", "64MiB"), ("7Kb", "7KiB"), ("1.5 gb", "1.5GiB")]
+)
+def test_a_size_of_two_meanings_is_refused_as_options_refuse_it(text, meant):
+    with pytest.raises(ValueError, match=rf"'{text}' has two meanings; write {meant} for powers"):
         sizes.parse_size(text)
 
 

@@ -537,6 +537,7 @@ def test_a_program_ends_well_though_threads_of_it_wait(wait):
         ({"lease": 0}, braid.InvalidArgument, "lease: asked for more than 0 s"),
         ({"timeout": 0}, braid.InvalidArgument, "timeout: asked for more than 0 s"),
         ({"device": -1}, braid.InvalidArgument, "device: asked for 0 to"),
+        ({"device": 999}, (braid.Unavailable, braid.DriverError), "engine 'wrong': device 999: "),
         ({"hosts": "0.0.0.0", "token": ""}, braid.Unavailable, "BRAID_JOB_TOKEN"),
         ({"name": "n" * 257}, braid.InvalidArgument, "a name or host_id of 257 bytes"),
         ({"lease": 0.2}, braid.InvalidArgument, "a lease of 200 ms: asked for 1000 at least"),

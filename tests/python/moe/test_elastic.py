@@ -10,7 +10,7 @@ import pytest
 from moe_data import Library, libraries, make, rows_by_expert, rows_by_source, same
 
 import braid
-from braid.moe import ElasticBuffer, elastic, library
+from braid.moe import ElasticBuffer, expanded, library
 
 H, M, K, L = 256, 24, 4, 4
 
@@ -41,7 +41,7 @@ def test_calls_in_the_order_of_deepeps_test(ranks, size, library, alignment):
 @pytest.mark.parametrize("library", libraries())
 def test_the_way_of_gpus_gives_the_same(ranks, library, monkeypatch):
     """There every row is moved, since how many are here would have to be waited for."""
-    monkeypatch.setattr(elastic, "_counts_late", lambda _: True)
+    monkeypatch.setattr(expanded, "_counts_late", lambda _: True)
 
     def body(comm):
         with made(comm) as buffer:

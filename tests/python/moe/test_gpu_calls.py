@@ -17,7 +17,7 @@ from braid.moe import Buffer, library
 torch = pytest.importorskip("torch")
 
 from braid.torch.moe import GpuCalls, Torch, places  # noqa: E402
-from braid.torch.moe.gpu_calls import ExpectedRows  # noqa: E402
+from braid.torch.moe.expected_rows import ExpectedRows  # noqa: E402
 
 H, M, T, K, SIZE, EXPERTS = 256, 8, 4, 3, 2, 8
 LOCAL = EXPERTS // SIZE

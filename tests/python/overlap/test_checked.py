@@ -136,6 +136,7 @@ def test_another_way_holds_from_the_next_call_on(monkeypatch):
         assert given[-1].form == FORMS[form]
 
 
+@pytest.mark.filterwarnings("ignore:gemm_ar. gradients end here")
 def test_rows_that_ranks_do_not_divide_are_padded(monkeypatch):
     import torch
     from overlap_kernels import WAY, Comm, install
@@ -154,6 +155,29 @@ def test_rows_that_ranks_do_not_divide_are_padded(monkeypatch):
     operations._kernels_of(comm).set_way(shape, type(WAY)("128x128 beside", 4, exchanges=True))
     assert gemm_ar(x, w, comm).shape == (7, 24)
     assert (given[1].shard_rows, given[1].call, given[1].at["x"]) == (7, 3, x.data_ptr())
+
+
+def test_a_shape_s_first_call_warns_of_gradients_that_end(ranks):
+    def body(comm):
+        import warnings
+
+        import torch
+
+        from braid.overlap import ag_gemm
+
+        x, w = torch.ones(4, 16), torch.ones(8, 16).requires_grad_()
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            with torch.no_grad():
+                ag_gemm(x[:2], w, comm)
+            assert not told
+            for _ in range(2):
+                assert not ag_gemm(x, w, comm).requires_grad
+        (one,) = told
+        assert str(one.message).startswith("ag_gemm: gradients end here")
+        assert one.filename == __file__
+
+    ranks(2, body)
 
 
 def test_a_closed_comm_is_said_to_be(ranks):

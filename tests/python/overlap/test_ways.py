@@ -52,6 +52,7 @@ def _places(shape):
     return places | {"negated": torch._neg_view(-numbers)}
 
 
+@pytest.mark.filterwarnings("ignore:.*gradients end here")
 @pytest.mark.parametrize("which", ["x", "w", "bias"])
 @pytest.mark.parametrize("place", ["even", "behind", "gap", "across", "negated"])
 @pytest.mark.parametrize("call", ["ag_gemm", "gemm_rs", "gemm_ar"])

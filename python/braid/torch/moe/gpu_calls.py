@@ -5,7 +5,6 @@ num_worst_tokens and without a handle, and nowhere else.
 
 from collections.abc import Callable
 from contextlib import suppress
-from math import prod
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,109 +14,23 @@ from braid.errors import InvalidArgument, Unsupported
 from braid.moe import low_latency
 from braid.moe.handles import DispatchHandle, LowLatencyHandle
 from braid.moe.library import Checks, Remembered
+from braid.torch.moe.expected_rows import ExpectedRows
 from braid.torch.moe.places import Caller, Here, Place
+from braid.torch.moe.results import (
+    NO_COPIES,
+    TICKET_BYTES,
+    TICKET_WORDS,
+    LowLatencyResults,
+    Tensors,
+    address,
+)
 
 if TYPE_CHECKING:
     from braid.moe.buffer import Buffer
     from braid.moe.normal import DispatchForm, Results
 
-_WORD_BYTES = 4
 _VECTOR_BYTES = 16
-_TICKET_WORDS = _braid.moe.ticket_bytes // _WORD_BYTES
-_ALIGNED_BYTES = 256  # what parts of one piece of memory begin at
-_NO_COPIES = (0,) * 4
 _NOWHERE = (0,) * 5
-
-Tensors = tuple[torch.Tensor | None, ...]
-
-
-def _at(tensor: torch.Tensor | None) -> int:
-    return 0 if tensor is None else tensor.data_ptr()
-
-
-class _Part:
-    """Of one piece of memory: where it begins, in bytes, and how it is seen as a tensor."""
-
-    def __init__(self, begin: int, shape: tuple[int, ...], dtype: str) -> None:
-        self.begin, self.shape, self.item_bytes = begin, shape, 8 if dtype == "int64" else 4
-        strides = tuple(prod(shape[axis + 1 :]) for axis in range(len(shape)))
-        self.view = shape, strides, begin // self.item_bytes
-
-    @property
-    def end(self) -> int:
-        return self.begin + self.item_bytes * prod(self.shape)
-
-
-class _Room:
-    """All that a dispatch fills but rows and scales, as parts of one piece of memory: to see a part
-    as a tensor takes the host half as long as an allocation, and what only braid reads is none.
-    """
-
-    def __init__(self, form: low_latency.DispatchForm) -> None:
-        end = 0
-
-        def part(shape: tuple[int, ...], dtype: str) -> _Part:
-            nonlocal end
-            made = _Part(end, shape, dtype)
-            end = -(-made.end // _ALIGNED_BYTES) * _ALIGNED_BYTES
-            return made
-
-        self.ticket = part((_TICKET_WORDS,), "int32")
-        self.count, self.ranges = part(*form.count), part(*form.ranges)
-        self.src_info, self.slots = part(*form.src_info), part(*form.src_info)
-        self.copies = [part(*each) for each in form.copies]
-        self.memory = (end // 8,), "int64"
-
-
-class _Kept:
-    """Of one dispatch: its memory, and the addresses of what a combine reads."""
-
-    def __init__(self, room: _Room, memory: torch.Tensor, ints: torch.Tensor) -> None:
-        self.memory, self._room, self._ints = memory, room, ints
-        self.at = at = memory.data_ptr()  # and so the ticket's
-        self.slots, self.ranges = at + room.slots.begin, at + room.ranges.begin
-        self.copies_at = tuple([at + each.begin for each in room.copies]) or _NO_COPIES
-
-    @property
-    def copies(self) -> Tensors | None:
-        """As tensors: counts, tokens, places, weights."""
-        found = [self._ints.as_strided(*each.view) for each in self._room.copies]
-        return (*found[:3], found[3].view(torch.float32)) if found else None
-
-
-class _Results:
-    """Memory for what a dispatch fills. Nothing is written here: kernels write zeros, too, where no
-    rows come.
-    """
-
-    def __init__(self, form: low_latency.DispatchForm) -> None:
-        empty = form.new.empty
-        if form.room is None:
-            form.room = _Room(form)
-        self._room: _Room = form.room
-        self.x = empty(*form.x)
-        self.scales = None if form.scales is None else empty(*form.scales)
-        memory = empty(*self._room.memory)
-        ints = memory.view(torch.int32)
-        self.count = ints.as_strided(*self._room.count.view)
-        self.ranges = memory.as_strided(*self._room.ranges.view)
-        self.src_info = ints.as_strided(*self._room.src_info.view)
-        self.kept = _Kept(self._room, memory, ints)
-
-    def addresses(self, stats: torch.Tensor | None, waits: torch.Tensor | None) -> tuple[int, ...]:
-        """In the order of a core's call."""
-        room, kept = self._room, self.kept
-        return (
-            self.x.data_ptr(), _at(self.scales), kept.at + room.count.begin,
-            kept.at + room.src_info.begin, kept.slots, kept.ranges, _at(stats), _at(waits),
-            *kept.copies_at,
-        )  # fmt: skip
-
-    def forget(self) -> None:
-        """Nobody will fill it: what makes addresses of its numbers finds none."""
-        self.count.zero_(), self.ranges.zero_()
-        if (copies := self.kept.copies) is not None:
-            copies[0].zero_()  # type: ignore[union-attr]
 
 
 class _Sent:
@@ -160,32 +73,6 @@ def _tells_host(form: "DispatchForm", known: DispatchHandle | None) -> bool:
     return known is None and form.num_worst_tokens == 0
 
 
-class ExpectedRows:
-    """How many rows a dispatch will bring, by the most that came of late for each token of this
-    rank, which is forgotten by and by. Calls of about as many tokens are alike: what comes is of
-    all ranks' tokens, and where this one has few it says nothing about the others'.
-    """
-
-    _SPARE = 16  # rows, and a part of them
-
-    def __init__(self, num_ranks: int) -> None:
-        self._num_ranks = num_ranks
-        self._per_token: dict[int, float] = {}  # by the bits of a number of tokens
-
-    def room(self, tokens: int) -> int:
-        """Rows; 0: nothing has come yet. At most as many as ranks send that have as many tokens."""
-        per_token = self._per_token.get(tokens.bit_length())
-        if per_token is None:
-            return 0
-        expected = int(per_token * tokens * (1 + 1 / self._SPARE))
-        return min(expected, self._num_ranks * tokens) + self._SPARE
-
-    def saw(self, tokens: int, rows: int) -> None:
-        bits = tokens.bit_length()
-        kept = self._per_token.get(bits, 0.0) * (1 - 1 / self._SPARE)
-        self._per_token[bits] = max(kept, rows / max(tokens, 1))
-
-
 class GpuCalls:
     """Collective to make, at the first call of a buffer with a tensor of a GPU."""
 
@@ -215,7 +102,7 @@ class GpuCalls:
         self._here = Here(self._caller)
         self._one_channel = torch.zeros((self._size, 1), dtype=torch.int32, device=self.device)
         # Of combines without a hook: one is over, in the comm's order, before the next one begins.
-        self._ticket = self._words(_TICKET_WORDS)
+        self._ticket = self._words(TICKET_WORDS)
         torch.cuda.current_stream(self.device).synchronize()
 
     def place(
@@ -249,7 +136,7 @@ class GpuCalls:
     ) -> None:
         tokens, topk, _, num_experts = sizes
         self.core.layout(
-            _at(ids), tokens, topk, num_experts, _at(per_rank), _at(per_expert), _at(is_in),
+            address(ids), tokens, topk, num_experts, *map(address, (per_rank, per_expert, is_in)),
             self._caller.handle(),
         )  # fmt: skip
 
@@ -268,13 +155,13 @@ class GpuCalls:
                 " where the host cannot wait for sizes, got 0"
             )
         # The ticket, and behind it what comes.
-        count = _TICKET_WORDS + _braid.moe.incoming_words(self._size, sizes[4] // self._size)
+        count = TICKET_WORDS + _braid.moe.incoming_words(self._size, sizes[4] // self._size)
         words = self._words(count)
         at = words.data_ptr()
         _, _, _, _, ids, weights = given
         addresses = (
-            *map(_at, given), sizes, ids is not None, weights is not None,
-            0 if known is None else known.kept.data_ptr(), at, at + _TICKET_WORDS * _WORD_BYTES,
+            *map(address, given), sizes, ids is not None, weights is not None,
+            0 if known is None else known.kept.data_ptr(), at, at + TICKET_BYTES,
         )  # fmt: skip
         # As many as the caller says, or as the handle's dispatch gave.
         rows = form.num_worst_tokens or (0 if known is None else int(known.recv_src_idx.shape[0]))
@@ -304,7 +191,7 @@ class GpuCalls:
                 tried = form.results(room)
         except torch.cuda.OutOfMemoryError:  # exact sizes may be less
             room = 0
-        addresses = _NOWHERE if tried is None else map(_at, tried)
+        addresses = _NOWHERE if tried is None else map(address, tried)
         had_room = self.core.await_sizes(begun.core, *addresses, room, *self._launch())
         begun.num_rows = rows = begun.core.num_rows
         self._expected.saw(form.sizes[0], rows)
@@ -328,10 +215,10 @@ class GpuCalls:
 
     def finish(self, begun: _Begun, arrays: Tensors, room: int) -> None:
         if begun.core is not None:
-            self.core.finish(begun.core, *map(_at, arrays), room, *self._launch())
+            self.core.finish(begun.core, *map(address, arrays), room, *self._launch())
             return
         begun.is_due = False  # one way or the other
-        self.core.run(*begun.addresses, *map(_at, arrays), room, *self._launch())
+        self.core.run(*begun.addresses, *map(address, arrays), room, *self._launch())
 
     def matrices(
         self,
@@ -341,7 +228,7 @@ class GpuCalls:
         is_in: torch.Tensor,  # noqa: ARG002
     ) -> tuple[torch.Tensor, None]:
         """The prefix matrix is a part of what the GPU was told; send_head is nobody's on GPUs."""
-        first = _TICKET_WORDS + _braid.moe.incoming_head_words + num_ranks
+        first = TICKET_WORDS + _braid.moe.incoming_head_words + num_ranks
         return begun.words.as_strided((num_ranks, num_ranks), (num_ranks, 1), first), None
 
     def channels(
@@ -365,24 +252,24 @@ class GpuCalls:
         x, weights, *rest = arrays
         ticket = handle.kept.data_ptr()
         self.core.combine(
-            _at(x), _at(weights), weights is not None, ticket + _TICKET_WORDS * _WORD_BYTES,
-            _at(handle.recv_src_idx), _at(handle.is_token_in_rank), *map(_at, rest), *sizes[1:],
-            dtype, ticket, *self._launch(),
+            address(x), address(weights), weights is not None, ticket + TICKET_BYTES,
+            address(handle.recv_src_idx), address(handle.is_token_in_rank), *map(address, rest),
+            *sizes[1:], dtype, ticket, *self._launch(),
         )  # fmt: skip
 
     # ---- low latency ----
 
     def check_dispatch(self, sizes: tuple[int, ...], kind: tuple[str, int], weights: bool) -> None:
-        self.core.check_dispatch(*sizes, *kind, weights)
+        self.core.check_dispatch(sizes, *kind, weights)
 
     def check_place(self, checks: Checks, argument: str, array: torch.Tensor) -> None:
-        if (at := _at(array)) % _VECTOR_BYTES:
+        if (at := array.data_ptr()) % _VECTOR_BYTES:
             raise checks.refuse(
                 argument, f"an address that is a multiple of {_VECTOR_BYTES}", f"{at:#x}"
             )
 
-    def results(self, form: low_latency.DispatchForm) -> _Results:
-        return _Results(form)
+    def results(self, form: low_latency.DispatchForm) -> LowLatencyResults:
+        return LowLatencyResults(form)
 
     def _sending(
         self, handle: LowLatencyHandle, given: tuple[torch.Tensor, torch.Tensor, Any]
@@ -390,15 +277,15 @@ class GpuCalls:
         x, ids, weights = given
         form = handle.form
         return (
-            x.data_ptr(), ids.data_ptr(), _at(weights), form.has_weights, form.sizes, *form.kind,
-            handle.kept.at,
+            x.data_ptr(), ids.data_ptr(), address(weights), form.has_weights, form.sizes,
+            *form.kind, handle.kept.at,
         )  # fmt: skip
 
     def run_dispatch(
         self,
         handle: LowLatencyHandle,
         given: tuple[torch.Tensor, torch.Tensor, Any],
-        got: _Results,
+        got: LowLatencyResults,
         stats: torch.Tensor | None,
         waits: torch.Tensor | None,
     ) -> None:
@@ -426,7 +313,7 @@ class GpuCalls:
         self,
         sent: _Sent,
         handle: LowLatencyHandle,
-        got: _Results,
+        got: LowLatencyResults,
         stats: torch.Tensor | None,
         waits: torch.Tensor | None,
     ) -> None:
@@ -450,7 +337,7 @@ class GpuCalls:
         kept = handle.kept
         return (
             x.data_ptr(), kept.slots, kept.ranges, ids.data_ptr(), weights.data_ptr(),
-            form.sizes, form.dtype, sums_by_rank, *(kept.copies_at if sums_by_rank else _NO_COPIES),
+            form.sizes, form.dtype, sums_by_rank, *(kept.copies_at if sums_by_rank else NO_COPIES),
             kept.at,
         )  # fmt: skip
 
@@ -465,7 +352,7 @@ class GpuCalls:
     ) -> None:
         self.core.run_combine(
             *self._returning(handle, given, form, sums_by_rank), self._ticket.data_ptr(),
-            out.data_ptr(), _at(waits), *self._launch(),
+            out.data_ptr(), address(waits), *self._launch(),
         )  # fmt: skip
 
     def send_combine(
@@ -476,11 +363,11 @@ class GpuCalls:
         form: low_latency.CombineForm,
         sums_by_rank: bool,
     ) -> None:
-        ticket = self._words(_TICKET_WORDS)
+        ticket = self._words(TICKET_WORDS)
         sent.send(
             self.core.send_combine, (ticket, given, handle.kept),
             *self._returning(handle, given, form, sums_by_rank), ticket.data_ptr(), *self._launch(),
         )  # fmt: skip
 
     def receive_combine(self, sent: _Sent, out: torch.Tensor, waits: torch.Tensor | None) -> None:
-        self.core.receive_combine(sent.core, out.data_ptr(), _at(waits), *self._launch())
+        self.core.receive_combine(sent.core, out.data_ptr(), address(waits), *self._launch())
