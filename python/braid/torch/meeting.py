@@ -49,7 +49,6 @@ Value = TypeVar("Value")
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.001, 0.05
 _ANSWER_S = 3.0  # for the store to answer what it was asked just before a deadline
-_TELL_S = 5.0  # for the store to take a word that nobody here waits for
 _ENDED_S = 0.5  # between two looks at whether processes have ended
 _ELSEWHERE = "192.0.2.1"  # kept for documentation, RFC 5737: no host, but a route leads there
 _LAST_PORT = 65_500  # of an offer: braid tries some more behind it
@@ -105,11 +104,11 @@ class Meeting:
     def __init__(self, store: Any, name: str, rank: int, size: int, timeout_s: float) -> None:
         self.name = name
         self.rank, self.size, self.timeout_s = rank, size, timeout_s
-        self._calls = StoreCalls()
-        card = _own_card()
-        self._lobby = self._ask(lambda: Lobby(store, rank, size, card), "its first word")
-        self._store: Any = None  # the group's place, once it is made
         self._store_where = where_it_listens(store)
+        self._calls = StoreCalls(tuple(self._store_where) or self)
+        card = _own_card()
+        self._lobby = self._ask(lambda: Lobby(store, rank, size, card), "room for a first word")
+        self._store: Any = None  # the group's place, once it is made
         self._cards: list[Card] = []
         self._salt = ""  # in the store
         self._token = ""  # not there
@@ -201,7 +200,7 @@ class Meeting:
             return
         if self._calls.is_stuck or has_closed(self._store_where):
             return
-        end = time.monotonic() + _TELL_S
+        end = time.monotonic() + _ANSWER_S
         with contextlib.suppress(DistError, NoAnswerError):
             keys, words = list(texts), list(texts.values())
             self._calls.run(lambda: self._store.multi_set(keys, words), _nothing, end)

@@ -7,7 +7,7 @@ in a thread of their own, which stays behind in one that gets no answer.
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
 
@@ -15,6 +15,9 @@ Value = TypeVar("Value")
 
 _LOOK_S = 0.05  # between two looks at whether the caller still wants an answer
 _IDLE_S = 5.0  # then the thread ends; the next call starts another one
+
+
+_given_up: dict[Hashable, "_Asked[Any]"] = {}  # the last one of each store
 
 
 class NoAnswerError(Exception):
@@ -51,16 +54,18 @@ class _Asked(Generic[Value]):
 class StoreCalls:
     """Of one group. Any thread; one call at a time is made, in the order in which they came."""
 
-    def __init__(self) -> None:
+    def __init__(self, store: Hashable) -> None:
+        """`store`: equal for all groups whose calls one process answers."""
+        self._store = store
         self._asked: SimpleQueue[_Asked[Any]] = SimpleQueue()
         self._mutex = threading.Lock()
         self._thread: threading.Thread | None = None
-        self._given_up: _Asked[Any] | None = None
 
     @property
     def is_stuck(self) -> bool:
-        """Whether a call that got no answer in time still has none."""
-        return self._given_up is not None and not self._given_up.is_answered.is_set()
+        """Whether a call that got no answer in time, this group's or another's, still has none."""
+        given_up = _given_up.get(self._store)
+        return given_up is not None and not given_up.is_answered.is_set()
 
     def run(self, call: Callable[[], Value], check: Callable[[], None], end: float) -> Value:
         """What `call` returns or raises; NoAnswerError at `end`, by time.monotonic(). `check` is
@@ -88,7 +93,7 @@ class StoreCalls:
             if time.monotonic() > end:
                 with self._mutex:
                     if asked.has_begun:
-                        self._given_up = asked
+                        _given_up[self._store] = asked
                 raise NoAnswerError
 
     def _work(self) -> None:

@@ -35,8 +35,13 @@ def where_it_listens(store: Any) -> Where:
 
 def has_closed(where: Where) -> bool:
     """Whether it is known to: somewhere nobody listens, and nowhere else does anybody, or may."""
-    said = {_error_of(family, address) for family, address in where}
-    return errno.ECONNREFUSED in said and said <= {errno.ECONNREFUSED, *_NO_WAY_HERE}
+    is_refused = False
+    for family, address in where:
+        error = _error_of(family, address)
+        if error not in (errno.ECONNREFUSED, *_NO_WAY_HERE):
+            return False
+        is_refused = is_refused or error == errno.ECONNREFUSED
+    return is_refused
 
 
 def _error_of(family: socket.AddressFamily, address: Any) -> int | None:

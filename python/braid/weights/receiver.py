@@ -287,7 +287,8 @@ class Receiver(Station, Closing):
         if of != version:
             return None
         if kind == "abort":
-            raise Cancelled(f"version {version}: {found[0].get('why')}")
+            why = str(found[0].get("why")).removeprefix(f"version {version}: ")
+            raise Cancelled(f"version {version}: {why}")
         return found
 
     def _apply(self, version: int) -> None:

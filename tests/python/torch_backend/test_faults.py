@@ -476,6 +476,7 @@ import os, signal, subprocess, time
 import torch, torch.distributed as dist, braid, braid.torch
 from datetime import timedelta
 dist.init_process_group("braid", timeout=timedelta(seconds=2))
+others = [dist.new_group() for _ in range(3)]
 store = dist.group.WORLD.get_group_store()
 if dist.get_rank() == 0:
     keeps = os.getpid() if {is_stopped} else os.fork()

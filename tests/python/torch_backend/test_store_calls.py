@@ -23,7 +23,7 @@ def late() -> float:
 @pytest.fixture
 def stuck():
     """Calls of which one has had no answer in time, and what makes it come."""
-    calls, answers = StoreCalls(), threading.Event()
+    calls, answers = StoreCalls("a store"), threading.Event()
     with pytest.raises(NoAnswerError):
         calls.run(answers.wait, nothing, soon())
     yield calls, answers
@@ -31,7 +31,7 @@ def stuck():
 
 
 def test_a_call_returns_or_raises_what_the_store_does():
-    calls = StoreCalls()
+    calls = StoreCalls("a store")
     assert calls.run(lambda: 7, nothing, late()) == 7
     with pytest.raises(KeyError, match="no such word"):
         calls.run(lambda: {}["no such word"], nothing, late())
@@ -39,7 +39,7 @@ def test_a_call_returns_or_raises_what_the_store_does():
 
 
 def test_a_call_within_a_call_is_part_of_it():
-    calls = StoreCalls()
+    calls = StoreCalls("a store")
     assert calls.run(lambda: calls.run(lambda: 7, nothing, late()), nothing, late()) == 7
 
 
@@ -68,10 +68,21 @@ def test_who_waits_can_be_interrupted(stuck):
 
 def test_its_thread_ends_when_nobody_calls(monkeypatch):
     monkeypatch.setattr("braid.torch.store_calls._IDLE_S", 0.01)
-    calls = StoreCalls()
+    calls = StoreCalls("a store")
     for _ in range(3):
         made_by = calls.run(threading.current_thread, nothing, late())
         made_by.join(20)
         assert not made_by.is_alive()
     for _ in range(1000):  # also as it ends
         calls.run(lambda: time.sleep(0), nothing, late())
+
+
+def test_all_groups_of_a_store_know_that_it_is_stuck(stuck):
+    _, answers = stuck
+    assert StoreCalls("a store").is_stuck
+    assert not StoreCalls("another store").is_stuck
+    answers.set()
+    until = time.monotonic() + 20
+    while StoreCalls("a store").is_stuck and time.monotonic() < until:
+        time.sleep(0.01)
+    assert not StoreCalls("a store").is_stuck
