@@ -17,7 +17,7 @@ def failing(monkeypatch, error):
     """No connection is made any more."""
 
     def connect(_self, _address):
-        raise error
+        raise type(error)(*error.args)  # one that was raised would keep the frames, and their store
 
     monkeypatch.setattr(socket.socket, "connect", connect)
 
