@@ -62,7 +62,7 @@ def test_each_half_of_the_densest_records(name, worst, first):
     ],
 )
 def test_both_halves_keep_to_the_figure(name, worst, first):
-    """Also where the size behind a jump of NCCL's is the one left out; one misses it, by 15.04 %."""
+    """Also where the size behind a jump of NCCL's is the one left out; one is 15.04 % off."""
     record = records.curves(records.load(RECORDS / name), "nccl", name)
     answer = trial.left_out([c for c in record if c.op in FIGURE], first, "nccl")
     assert answer.value("median_error") <= 0.05
