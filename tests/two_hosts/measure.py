@@ -134,7 +134,7 @@ class Experiment:
         without, shares_without = self.calls(12)
         until = (
             time.monotonic() + 20
-        )  # on a loaded machine twelve calls end before the rail is pulled
+        )  # under load twelve calls end before it is pulled
         while shares_without[-1][1] > 0 and time.monotonic() < until:
             seconds, shares = self.calls(12)
             without, shares_without = without + seconds, shares_without + shares
