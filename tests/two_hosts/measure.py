@@ -132,9 +132,7 @@ class Experiment:
         """The second rail pulled in the middle of a call, and back some calls later."""
         threading.Timer(0.15, self.rails.cut, (1,)).start()
         without, shares_without = self.calls(12)
-        until = (
-            time.monotonic() + 20
-        )  # under load twelve calls end before it is pulled
+        until = time.monotonic() + 20  # under load twelve calls end before it is pulled
         while shares_without[-1][1] > 0 and time.monotonic() < until:
             seconds, shares = self.calls(12)
             without, shares_without = without + seconds, shares_without + shares
