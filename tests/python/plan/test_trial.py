@@ -53,20 +53,27 @@ def test_each_half_of_the_densest_records(name, worst, first):
 
 @pytest.mark.parametrize("first", [1, 2])
 @pytest.mark.parametrize(
-    ("name", "worst"),
-    [
-        ("curve_2.json", 0.15),
-        ("curve_4.json", 0.15),
-        ("flexlink_4.json", 0.16),
-        ("flexlink_8.json", 0.15),
-    ],
+    "name", ["curve_2.json", "curve_4.json", "flexlink_before_windows_4.json", "flexlink_8.json"]
 )
-def test_both_halves_keep_to_the_figure(name, worst, first):
-    """Also where the size behind a jump of NCCL's is the one left out; one is 15.04 % off."""
+def test_both_halves_keep_to_the_figure(name, first):
+    """Also where the size behind a jump of NCCL's is the one left out."""
     record = records.curves(records.load(RECORDS / name), "nccl", name)
     answer = trial.left_out([c for c in record if c.op in FIGURE], first, "nccl")
     assert answer.value("median_error") <= 0.05
-    assert answer.value("worst_error") <= worst
+    assert answer.value("worst_error") <= 0.15
+
+
+def test_one_size_of_a_later_record_misses_the_figure_by_a_hair():
+    record = records.curves(records.load(RECORDS / "flexlink_4.json"), "nccl", "flexlink_4.json")
+    curves_of_figure = [c for c in record if c.op in FIGURE]
+    assert trial.left_out(curves_of_figure, 1, "nccl").value("worst_error") <= 0.15
+    answer = trial.left_out(curves_of_figure, 2, "nccl")
+    assert answer.value("median_error") <= 0.05
+    off = [row for row in answer.rows if abs(row.cells["error"].value) > 0.15]
+    assert [(row.name, row.cells["bytes"].value) for row in off] == [
+        ("all_gather, 4 ranks", 4 << 20)
+    ]
+    assert answer.value("worst_error") <= 0.1504
 
 
 def test_between_the_last_two_points_a_jump_is_missed():
